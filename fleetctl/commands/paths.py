@@ -1,0 +1,78 @@
+"""Where fleetctl keeps things on a machine. Everything of a fleet is below a folder of its name."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from fleetctl.fleet.fleet import Fleet, Instance
+
+SYSTEMD = PurePosixPath("/etc/systemd/system")
+KEY_IN_CONTAINER = PurePosixPath("/run/secrets/fleetctl-api-key")
+MODELS_IN_CONTAINER = PurePosixPath("/models")
+
+
+def etc(fleet: Fleet) -> PurePosixPath:
+    return PurePosixPath("/etc/fleetctl") / fleet.name
+
+
+def state(fleet: Fleet) -> PurePosixPath:
+    return PurePosixPath("/var/lib/fleetctl") / fleet.name
+
+
+def api_key(fleet: Fleet) -> PurePosixPath:
+    return etc(fleet) / "api-key"
+
+
+def balancer(fleet: Fleet) -> PurePosixPath:
+    return etc(fleet) / "balancer"
+
+
+def peers(fleet: Fleet) -> PurePosixPath:
+    return balancer(fleet) / "peers"
+
+
+def unit(name: str) -> PurePosixPath:
+    return SYSTEMD / f"{name}.service"
+
+
+def cache(fleet: Fleet, instance: Instance) -> PurePosixPath:
+    """Compile caches, kept across restarts (facts/ascend-vllm.md 1.8)."""
+    return PurePosixPath("/var/cache/fleetctl") / fleet.name / instance.name
+
+
+def manifest(fleet: Fleet) -> PurePosixPath:
+    return state(fleet) / "manifest" / f"{fleet.inventory.model.name}.sha256"
+
+
+def release(fleet: Fleet) -> PurePosixPath:
+    return state(fleet) / "release.json"
+
+
+def stopped(fleet: Fleet, instance: Instance) -> PurePosixPath:
+    """Who stopped the instance on purpose, when and why; its presence is the fact."""
+    return state(fleet) / "stopped" / instance.name
+
+
+def saved(fleet: Fleet, stamp: str) -> PurePosixPath:
+    return state(fleet) / "saved" / stamp
+
+
+def audit(fleet: Fleet) -> PurePosixPath:
+    return state(fleet) / "audit.log"
+
+
+def engine_help(fleet: Fleet, image_content: str) -> PurePosixPath:
+    return state(fleet) / "help" / f"{image_content[:24]}.txt"
+
+
+def job(fleet: Fleet, what: str) -> str:
+    """The transient unit of a piece of long work, named by what it does so that a second start is the same one."""
+    return f"fleetctl-{fleet.name}-{what}"
+
+
+def job_progress(unit_name: str) -> PurePosixPath:
+    return PurePosixPath("/run/fleetctl/jobs") / f"{unit_name}.progress"
+
+
+def transfer(fleet: Fleet, what: str) -> PurePosixPath:
+    return PurePosixPath("/run/fleetctl/transfer") / f"{fleet.name}-{what}"

@@ -1,0 +1,211 @@
+"""The one script that looks at a machine: every question at once, each answer to its own file, all printed at the end.
+
+Why so: a round trip and a process each cost tens of milliseconds (facts/feasibility.md 1), so there is one round trip, one
+curl for all of Docker, /health and the balancer, and one `systemctl show`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleetctl.commands import ascend, paths
+from fleetctl.commands.script import quote, words
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.schema import Machine
+
+MARK = "@@fleetctl"
+UNIT_PROPERTIES = "Id,ActiveState,SubState,UnitFileState,Result,NRestarts,FragmentPath,LoadState"
+TOOLS = ("docker", "curl", "rsync", "ssh", "ssh-keygen", "ss", "flock", "sha256sum", "systemd-run", "awk")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One URL for curl. `key`: sent with the bearer key; `socket`: over Docker's socket."""
+
+    name: str
+    url: str
+    key: bool = False
+    socket: bool = False
+    seconds: int = 4
+
+
+def _curl(fleet: Fleet, requests: Iterable[Request]) -> str:
+    """One curl for all, configured on its standard input so that the key is never an argument."""
+    blocks = []
+    for request in requests:
+        lines = [f'url = "{request.url}"', f'output = "{request.name}"', f"max-time = {request.seconds}"]
+        lines.append("connect-timeout = 2")
+        lines.append(f'write-out = "{request.name} %{{http_code}} %{{exitcode}}\\n"')
+        if request.socket:
+            lines.append('unix-socket = "/run/docker.sock"')
+        text = words(["printf", "%s\n", "\n".join(lines)])
+        if request.key:
+            text += '; printf \'header = "Authorization: Bearer %s"\\n\' "$key"'
+        blocks.append(text)
+    read_key = f"key=$(cat {quote(paths.api_key(fleet))} 2>/dev/null || true)"
+    joined = "; echo next; ".join(blocks)
+    return f"{read_key}; {{ {joined}; }} | curl -q -s -Z --parallel-max 64 -K - >http"
+
+
+def _units(fleet: Fleet, machine: Machine) -> list[str]:
+    names = [f"{instance.name}.service" for instance in fleet.on(machine.id)] + ["docker.service"]
+    if machine.id == fleet.inventory.balancer.machine:
+        names.append(f"{fleet.inventory.balancer.unit}.service")
+    return names
+
+
+def _requests(fleet: Fleet, machine: Machine) -> list[Request]:
+    found = [Request("docker-containers", "http://d/containers/json?all=1", socket=True)]
+    for instance in fleet.on(machine.id):
+        base = f"http://{instance.address}"
+        found.append(Request(f"health-{instance.index}", f"{base}/health"))
+        found.append(Request(f"models-{instance.index}", f"{base}/v1/models", key=True))
+    balancer = fleet.inventory.balancer
+    if machine.id == balancer.machine:
+        found.append(Request("balancer-state", f"http://127.0.0.1:{balancer.state_listen}/state"))
+    return found
+
+
+def _hashes(files: Iterable[str]) -> str:
+    return f"sha256sum -- {words(sorted(files))} >files 2>/dev/null"
+
+
+def _show(unit_names: list[str]) -> str:
+    return f"systemctl show -p {UNIT_PROPERTIES} {words(unit_names)} >units"
+
+
+def _state(fleet: Fleet) -> list[str]:
+    """Releases, instances stopped on purpose and transient jobs: cheap, wanted by every command."""
+    stopped = quote(paths.state(fleet) / "stopped")
+    return [
+        f"if [ -e {quote(paths.release(fleet))} ]; then cat {quote(paths.release(fleet))} >release; fi",
+        f'for f in {stopped}/*; do if [ -e "$f" ]; then printf "%s\\t%s\\n" "${{f##*/}}" "$(cat "$f")"; fi; done >stopped',
+    ]
+
+
+def _peers(fleet: Fleet, machine: Machine) -> list[str]:
+    if machine.id != fleet.inventory.balancer.machine:
+        return []
+    path = quote(paths.peers(fleet))
+    return [f"if [ -e {path} ]; then cat {path} >peers; fi"]
+
+
+def _assemble(background: list[str], foreground: list[str]) -> str:
+    lines = ["set -u", "d=$(mktemp -d /run/fleetctl-probe.XXXXXX) || exit 1", 'trap \'rm -rf "$d"\' EXIT', 'cd "$d"']
+    lines += [f"( {line} ) &" for line in background]
+    lines += foreground
+    lines += ["wait", 'for f in *; do printf "' + MARK + ' %s\\n" "$f"; cat "$f"; echo; done', "exit 0"]
+    return "\n".join(lines) + "\n"
+
+
+def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
+    """What `status` asks: units, containers, health, balancer, unit file hashes. With `npu`, who holds the accelerators."""
+    names = _units(fleet, machine)
+    background = [_curl(fleet, _requests(fleet, machine)), _show(names)]
+    if npu:
+        background.append("timeout 8 npu-smi info >npu 2>npu.err")
+    units = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
+    return _assemble(background, [_hashes(units), *_state(fleet), *_peers(fleet, machine)])
+
+
+def full(fleet: Fleet, machine: Machine, *, engine_help: str | None = None) -> str:
+    """What a plan needs: all of `status` and everything that the checks before a change look at."""
+    inventory = fleet.inventory
+    is_balancer = machine.id == inventory.balancer.machine
+    names = _units(fleet, machine)
+    requests = [
+        *_requests(fleet, machine),
+        Request("docker-info", "http://d/info", socket=True),
+        Request("docker-image", f"http://d/images/{fleet.image}/json", socket=True),
+    ]
+    background = [
+        _curl(fleet, requests),
+        f"{_show(names)}; {_foreign_units(machine)}",
+        "timeout 8 npu-smi info >npu 2>npu.err",
+        _listeners(),
+        _model(fleet),
+        _reach(fleet, machine),
+        f"systemctl list-units --all --plain --no-legend {quote(paths.job(fleet, '*'))} >jobs",
+    ]
+    files = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
+    files.append(str(paths.api_key(fleet)))
+    foreground = [*_state(fleet), *_peers(fleet, machine), *_machine(fleet, machine)]
+    hashes = _hashes(files)
+    if is_balancer:
+        from fleetctl.balancer import config
+
+        hashes = f"{hashes}; find {quote(paths.balancer(fleet))} -type f -exec sha256sum {{}} + >>files 2>/dev/null"
+        background.append(f"{{ {config.detect_script().rstrip().rstrip(';')}\n}} >flavour 2>/dev/null")
+    if engine_help is not None:
+        foreground.append(f"if [ -e {quote(engine_help)} ]; then cat {quote(engine_help)} >help; fi")
+    return _assemble(background, [hashes, *foreground])
+
+
+def _foreign_units(machine: Machine) -> str:
+    """Units that the inventory lists to clean, loaded or only on disk."""
+    patterns = [p if p.endswith(".service") else f"{p}.service" for p in machine.clean.units]
+    if not patterns:
+        return ":"
+    listing = f"systemctl list-unit-files --no-legend --plain {words(patterns)}; "
+    listing += f"systemctl list-units --all --no-legend --plain {words(patterns)}"
+    return f"{{ {listing}; }} 2>/dev/null | awk '{{print $1}}' | grep '[.]service$' | sort -u >foreign-units"
+
+
+def _listeners() -> str:
+    """Who listens where, with the cgroup of each process: that names its unit or container."""
+    pids = "grep -o 'pid=[0-9]*' listeners | cut -d= -f2 | sort -u"
+    each = 'printf "%s %s %s\\n" "$p" "$(readlink /proc/$p/exe)" "$(tr "\\n" " " </proc/$p/cgroup)"'
+    return f"ss -Hltnp >listeners; for p in $({pids}); do {each}; done >owners 2>/dev/null"
+
+
+def _model(fleet: Fleet) -> str:
+    model, manifest = quote(fleet.inventory.model.path), quote(paths.manifest(fleet))
+    listing = "find . -type f -printf '%P\\t%s\\t%T@\\n' | LC_ALL=C sort | sha256sum | cut -d' ' -f1"
+    size = "du -sb . | cut -f1"
+    return (
+        f"if [ -d {model} ]; then cd {model}; {{ echo listing $({listing}); echo size $({size}); "
+        f'if [ -e {manifest} ]; then echo manifest $(sha256sum <{manifest} | cut -d" " -f1); fi; '
+        f"echo stamp $(cat {manifest}.stamp 2>/dev/null); echo verified $(cat {manifest}.verified 2>/dev/null); }} "
+        f'>"$d/model"; fi'
+    )
+
+
+def _reach(fleet: Fleet, machine: Machine) -> str:
+    """Can this machine open the ports it will need? Refused is reached: nothing listens there yet."""
+    inventory = fleet.inventory
+    targets: list[str] = []
+    if machine.id != inventory.source:
+        targets.append(f"{fleet.machines[inventory.source].address} 22")
+    if machine.id == inventory.balancer.machine:
+        targets += [f"{i.host} {i.port}" for i in fleet.instances if i.index == 0]
+    if not targets:
+        return ":"
+    probe = (
+        'while read -r h p; do case $h in *:*) u="[$h]";; *) u=$h;; esac; '
+        'e=$(curl -q -s -o /dev/null -m 3 --connect-timeout 2 --http0.9 -w "%{exitcode} %{errormsg}" "http://$u:$p/"); '
+        'case $e in 7*efused*|7*"connect to server"*) ;; 7*|28*|6*) echo "$h:$p ${e#* }" ;; esac; done >reach'
+    )
+    return f"printf '%s\\n' {words(targets)} | {{ {probe}; }}"
+
+
+def _machine(fleet: Fleet, machine: Machine) -> list[str]:
+    accelerator = fleet.inventory.accelerator
+    wanted = [*ascend.nodes(accelerator), *ascend.mounts(accelerator)]
+    checks = [
+        f'for p in {words(wanted)}; do if [ ! -e "$p" ]; then echo "$p"; fi; done >missing',
+        f'for t in {words(TOOLS)}; do command -v "$t" >/dev/null || echo "$t"; done >tools',
+        "for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e \"$n\" ]; then cat \"$n\"; fi; done >topology",
+        f"{{ cat {quote(accelerator.driver)}/version.info; }} >driver 2>/dev/null || rm -f driver",
+        _disk("disk-model", str(fleet.inventory.model.path.parent)),
+        _disk("disk-docker", "/var/lib/docker"),
+        _disk("disk-state", "/var/lib"),
+    ]
+    if machine.id == fleet.inventory.source:
+        checks.append("cat /etc/ssh/ssh_host_*_key.pub >host-keys 2>/dev/null || true")
+    return checks
+
+
+def _disk(name: str, path: str) -> str:
+    """Free space where `path` is or would be: the nearest folder above it that exists."""
+    return f'p={quote(path)}; while [ ! -d "$p" ]; do p=${{p%/*}}; p=${{p:-/}}; done; df -PB1 "$p" | tail -n 1 >{name}'

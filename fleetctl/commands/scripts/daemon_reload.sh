@@ -1,0 +1,2 @@
+# daemon_reload: systemd reads the unit files again.
+systemctl daemon-reload

@@ -1,0 +1,9 @@
+# job_state UNIT PROGRESS: state, exit status and the last progress of a transient unit, and its last errors.
+systemctl show -p ActiveState,SubState,Result,ExecMainStatus,LoadState "$1"
+echo "@@progress"
+tail -c 300 "$2" 2>/dev/null | tr '\r' '\n' | tail -n 1 || true
+echo
+echo "@@log"
+if [ "$(systemctl show -p ActiveState --value "$1")" = failed ]; then
+	journalctl -u "$1" -n 15 --no-pager -o cat 2>/dev/null || true
+fi

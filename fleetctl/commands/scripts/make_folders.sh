@@ -1,0 +1,2 @@
+# make_folders PATH...: folders that instances mount.
+mkdir -p -- "$@"

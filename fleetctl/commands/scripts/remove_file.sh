@@ -1,0 +1,2 @@
+# remove_file PATH...: the files are gone afterwards.
+rm -f -- "$@"

@@ -1,0 +1,80 @@
+"""Texts of the systemd units: templates of `units/`, values quoted by systemd's own rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fleetctl import resources
+from fleetctl.commands import docker, paths
+from fleetctl.fleet.fleet import Fleet, Instance
+
+DOCKER = "/usr/bin/docker"
+
+
+def systemd_word(word: str) -> str:
+    """One word of an Exec line: `%` and `$` are doubled, the rest is quoted as systemd.syntax(7) says."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    text = text.replace("\n", "\\n").replace("\t", "\\t")
+    plain = text and all(c.isalnum() or c in "@_-+=:,./%$[]" for c in text)
+    return text if plain else f'"{text}"'
+
+
+def exec_line(argv: list[str]) -> str:
+    """An argument vector as the value of ExecStart, one option a line for the reader."""
+    lines, line = [], ""
+    for word in map(systemd_word, argv):
+        if word.startswith("-") and line:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}" if line else word
+    lines.append(line)
+    return " \\\n  ".join(lines)
+
+
+def shutdown_timeout(fleet: Fleet) -> int:
+    """Seconds the engine gives to requests in flight after SIGTERM; vLLM's own default is 0 (none)."""
+    value = fleet.engine.get("shutdown-timeout", 0)
+    return int(value) if isinstance(value, int | float | str) else 0
+
+
+def instance(fleet: Fleet, which: Instance, topology: docker.Topology) -> tuple[str, str]:
+    """Text of the instance's unit and its spec hash."""
+    argv = docker.run_arguments(fleet, which, topology)
+    spec_hash = docker.spec(argv)
+    stop = shutdown_timeout(fleet) + 15
+    own = f'docker ps -aq --filter "name=^{which.name}$" --filter label=fleetctl.fleet={fleet.name}'
+    text = _render(
+        "instance.service.j2",
+        fleet,
+        instance=which,
+        spec=spec_hash,
+        clear=exec_line(["/bin/sh", "-c", f'ids=$({own}); [ -z "$ids" ] || exec docker rm -f $ids']),
+        start=exec_line([DOCKER, *docker.labelled(argv, spec_hash)]),
+        stop=exec_line([DOCKER, "stop", "-t", str(stop), which.name]),
+        stop_timeout=stop + 15,
+    )
+    return text, spec_hash
+
+
+def balancer(fleet: Fleet, binary: str, open_files: int) -> str:
+    """Text of the balancer's unit. `open_files`: computed by `balancer.config.open_files`."""
+    config = paths.balancer(fleet) / "nginx.conf"
+    return _render(
+        "balancer.service.j2",
+        fleet,
+        binary=binary,
+        config=config,
+        test=exec_line([binary, "-t", "-q", "-c", str(config)]),
+        start=exec_line([binary, "-c", str(config), "-g", "daemon off;"]),
+        open_files=open_files,
+    )
+
+
+def _render(template: str, fleet: Fleet, **values: Any) -> str:
+    # jinja2 takes 50 ms to import; `status` never renders.
+    from jinja2 import Environment, StrictUndefined
+
+    folder: Path = fleet.path.parent
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
+    return environment.from_string(resources.read("units", template, folder)).render(fleet=fleet, **values)

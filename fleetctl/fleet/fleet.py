@@ -1,0 +1,93 @@
+"""The fleet as the rest of the program sees it: machines, instances, and the overrides of a release.
+
+Pure: built from a validated inventory, never from a machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from fleetctl.fleet.schema import FlagValue, Inventory, Machine
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a release changes over the inventory (design, promise 3). Empty means the inventory as it stands."""
+
+    tokens: int | None = None
+    image: str | None = None
+    engine: tuple[tuple[str, FlagValue], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.tokens is not None or self.image is not None or bool(self.engine)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One vLLM server: `67/2` is machine 67, index 2."""
+
+    machine: int
+    index: int
+    name: str
+    host: str
+    port: int
+    devices: tuple[int, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.machine}/{self.index}"
+
+    @property
+    def address(self) -> str:
+        """`host:port` in the cluster network, an IPv6 host in brackets; what X-Upstream-Addr shows."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The desired fleet: a validated inventory plus the overrides of the current release."""
+
+    inventory: Inventory
+    path: Path
+    overrides: Overrides = field(default_factory=Overrides)
+
+    @property
+    def name(self) -> str:
+        return self.inventory.fleet
+
+    @cached_property
+    def machines(self) -> dict[int, Machine]:
+        """Machines by id, in joining order."""
+        return {machine.id: machine for machine in self.inventory.machines}
+
+    @cached_property
+    def instances(self) -> tuple[Instance, ...]:
+        """Every instance in the order of the affinity table: machines as they join, indexes as they count."""
+        from fleetctl.fleet.allocation import allocate
+
+        return allocate(self.inventory)
+
+    def on(self, machine: int) -> tuple[Instance, ...]:
+        """The instances of one machine, by index."""
+        return tuple(instance for instance in self.instances if instance.machine == machine)
+
+    def with_overrides(self, overrides: Overrides) -> Fleet:
+        return replace(self, overrides=overrides)
+
+    @property
+    def image(self) -> str:
+        return self.overrides.image or self.inventory.image.reference
+
+    @property
+    def tokens(self) -> int | None:
+        """num_speculative_tokens in force, None when the fleet does not speculate."""
+        if self.inventory.speculative is None:
+            return None
+        return self.inventory.speculative.tokens if self.overrides.tokens is None else self.overrides.tokens
+
+    @property
+    def engine(self) -> dict[str, FlagValue]:
+        """Engine flags in force, without those the program computes itself (model, port, speculation)."""
+        return {**self.inventory.engine, **dict(self.overrides.engine)}

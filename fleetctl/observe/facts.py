@@ -1,0 +1,152 @@
+"""What was seen on a machine in one round trip. What could not be read is None, never 0 and never "ok"."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetctl.commands.docker import Topology
+from fleetctl.observe.npu_smi import NpuReport
+
+
+@dataclass(frozen=True)
+class Unit:
+    active: str
+    sub: str
+    enabled: str
+    result: str
+    restarts: int
+    fragment: str
+
+    @property
+    def parked(self) -> bool:
+        """systemd gave up after too many starts."""
+        return self.active == "failed" and self.result in ("start-limit-hit", "exit-code") and self.sub == "failed"
+
+
+@dataclass(frozen=True)
+class Container:
+    name: str
+    id: str
+    image_id: str
+    state: str
+    labels: dict[str, str]
+    ports: tuple[int, ...]
+
+    def label(self, key: str) -> str | None:
+        return self.labels.get(f"fleetctl.{key}")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image by its content: the id differs between Docker's storage backends, layers and config do not."""
+
+    id: str
+    content: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Listener:
+    address: str
+    port: int
+    pid: int | None
+    process: str | None
+    owner: str | None
+
+
+@dataclass(frozen=True)
+class Health:
+    http: int | None
+    model: str | None
+
+
+@dataclass(frozen=True)
+class Disk:
+    path: str
+    device: str
+    free: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Stopped:
+    who: str
+    when: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """Of the model's folder: `listing` is the hash of names, sizes and times; `manifest` that of the verified bytes."""
+
+    present: bool
+    listing: str | None
+    manifest: str | None
+    verified_listing: str | None
+    size: int | None
+
+    @property
+    def verified(self) -> str | None:
+        """The manifest these files were checked against, None when they changed since or never were."""
+        return self.manifest if self.listing and self.listing == self.verified_listing else None
+
+
+@dataclass(frozen=True)
+class PeerState:
+    id: str
+    address: str
+    state: str
+    inflight: int | None
+
+
+@dataclass(frozen=True)
+class BalancerState:
+    """The balancer's own words (state document), not what its files say."""
+
+    version: str
+    config: str
+    peers: tuple[PeerState, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One machine. `failed` names the parts that could not be read, with the reason."""
+
+    machine: int
+    units: dict[str, Unit] = field(default_factory=dict)
+    containers: tuple[Container, ...] | None = None
+    image: Image | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    health: dict[int, Health] = field(default_factory=dict)
+    npu: NpuReport | None = None
+    listeners: tuple[Listener, ...] | None = None
+    disks: dict[str, Disk] = field(default_factory=dict)
+    model: ModelState | None = None
+    topology: Topology = Topology()
+    missing_paths: tuple[str, ...] = ()
+    missing_tools: tuple[str, ...] = ()
+    driver: str | None = None
+    docker: dict[str, Any] | None = None
+    stopped: dict[str, Stopped] = field(default_factory=dict)
+    release: dict[str, Any] | None = None
+    jobs: dict[str, str] = field(default_factory=dict)
+    peers: str | None = None
+    balancer: BalancerState | None = None
+    flavour: str | None = None
+    host_keys: tuple[str, ...] = ()
+    engine_help: str | None = None
+    unreachable_peers: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def container(self, name: str) -> Container | None:
+        return next((c for c in self.containers or () if c.name == name), None)
+
+
+def parse_json(text: str) -> Any:
+    """JSON or None: half an answer is no answer."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,241 @@
+"""Parse what a probe printed into facts. Pure: text in, facts out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from fleetctl.commands.docker import Topology
+from fleetctl.commands.probe import MARK
+from fleetctl.observe.facts import (
+    BalancerState,
+    Container,
+    Disk,
+    Facts,
+    Health,
+    Image,
+    Listener,
+    ModelState,
+    PeerState,
+    Stopped,
+    Unit,
+    parse_json,
+)
+from fleetctl.observe.npu_smi import parse_info
+
+
+def sections(text: str) -> dict[str, str]:
+    """`@@fleetctl NAME` headed parts by name."""
+    found: dict[str, str] = {}
+    for part in re.split(rf"^{MARK} ", text, flags=re.M)[1:]:
+        head, _, rest = part.partition("\n")
+        found[head.split()[0]] = rest.rstrip("\n")
+    return found
+
+
+def parse(machine: int, text: str) -> Facts:
+    """The facts in the output of `commands.probe.status` or `.full`."""
+    part = sections(text)
+    http = {
+        words[0]: int(words[1])
+        for words in (line.split() for line in part.get("http", "").splitlines())
+        if len(words) == 3 and words[1].isdigit()
+    }
+    failed = {}
+    if "docker-containers" in http and http["docker-containers"] != 200:
+        failed["docker"] = "the Docker engine does not answer"
+    npu = parse_info(part["npu"]) if part.get("npu", "").strip() else None
+    if "npu" in part and npu is None:
+        failed["npu"] = part.get("npu.err", "").strip() or "npu-smi gave no answer"
+    return Facts(
+        machine=machine,
+        units=units(part.get("units", "")),
+        containers=containers(part.get("docker-containers", "")) if http.get("docker-containers") == 200 else None,
+        image=image(part.get("docker-image", "")) if http.get("docker-image") == 200 else None,
+        files=hashes(part.get("files", "")),
+        health=health(part, http),
+        npu=npu,
+        listeners=listeners(part["listeners"], part.get("owners", "")) if "listeners" in part else None,
+        disks={k.removeprefix("disk-"): d for k in part if k.startswith("disk-") and (d := disk(part[k]))},
+        model=model(part.get("model")) if "listeners" in part else None,
+        topology=Topology(tuple(line for line in part.get("topology", "").splitlines() if line)),
+        missing_paths=tuple(part.get("missing", "").split()),
+        missing_tools=tuple(part.get("tools", "").split()),
+        driver=driver(part.get("driver", "")),
+        docker=docker_info(part.get("docker-info", "")),
+        stopped=stopped(part.get("stopped", "")),
+        release=parse_json(part["release"]) if "release" in part else None,
+        jobs={w[0].removesuffix(".service"): w[2] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3},
+        peers=part["peers"] + "\n" if "peers" in part else None,
+        balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
+        flavour=part.get("flavour", "").strip() or None,
+        host_keys=tuple(line for line in part.get("host-keys", "").splitlines() if line.strip()),
+        engine_help=part.get("help"),
+        unreachable_peers=tuple(line for line in part.get("reach", "").splitlines() if line),
+        failed=failed,
+    )
+
+
+def foreign_units(text: str) -> tuple[str, ...]:
+    """Names of the units to clean that the probe found."""
+    return tuple(sections(text).get("foreign-units", "").split())
+
+
+def units(text: str) -> dict[str, Unit]:
+    """Blocks of `systemctl show`, by unit name without `.service`."""
+    found = {}
+    for block in text.strip().split("\n\n"):
+        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if "Id" not in values:
+            continue
+        restarts = values.get("NRestarts", "")
+        found[values["Id"].removesuffix(".service")] = Unit(
+            active="absent" if values.get("LoadState") == "not-found" else values.get("ActiveState", "unknown"),
+            sub=values.get("SubState", ""),
+            enabled=values.get("UnitFileState", "") or "absent",
+            result=values.get("Result", ""),
+            restarts=int(restarts) if restarts.isdigit() else 0,
+            fragment=values.get("FragmentPath", ""),
+        )
+    return found
+
+
+def containers(text: str) -> tuple[Container, ...] | None:
+    """The list of Docker's `/containers/json?all=1`."""
+    entries = parse_json(text)
+    if not isinstance(entries, list):
+        return None
+    return tuple(
+        Container(
+            name=entry["Names"][0].lstrip("/"),
+            id=entry["Id"],
+            image_id=entry["ImageID"],
+            state=entry["State"],
+            labels=entry.get("Labels") or {},
+            ports=tuple(sorted({p["PublicPort"] for p in entry.get("Ports") or [] if p.get("PublicPort")})),
+        )
+        for entry in entries
+    )
+
+
+def image(text: str) -> Image | None:
+    """Of `/images/REF/json`: the content hash covers the layers' diff ids and what the image runs."""
+    entry = parse_json(text)
+    if not isinstance(entry, dict) or "RootFS" not in entry:
+        return None
+    config = entry.get("Config") or {}
+    kept = {k: config[k] for k in ("Entrypoint", "Cmd", "Env", "WorkingDir", "User") if config.get(k)}
+    content = json.dumps([entry["RootFS"].get("Layers") or [], kept], sort_keys=True)
+    return Image(entry["Id"], hashlib.sha256(content.encode()).hexdigest(), int(entry.get("Size") or 0))
+
+
+def hashes(text: str) -> dict[str, str]:
+    return {line[66:]: line[:64] for line in text.splitlines() if len(line) > 66}
+
+
+def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:
+    found = {}
+    for name, code in http.items():
+        if not name.startswith("health-"):
+            continue
+        index = name.removeprefix("health-")
+        models: Any = parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
+        listed = models.get("data") if isinstance(models, dict) else None
+        found[int(index)] = Health(code or None, listed[0].get("id") if listed else None)
+    return found
+
+
+def listeners(text: str, owners: str) -> tuple[Listener, ...]:
+    """Of `ss -Hltnp`, each with the unit or container its process belongs to."""
+    known = {}
+    for line in owners.splitlines():
+        pid, _, rest = line.partition(" ")
+        exe, _, cgroup = rest.partition(" ")
+        known[pid] = (exe, cgroup)
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 4:
+            continue
+        address, _, port = words[3].rpartition(":")
+        pid = re.search(r"pid=(\d+)", line)
+        exe, cgroup = known.get(pid.group(1), ("", "")) if pid else ("", "")
+        found.append(
+            Listener(
+                address=address.strip("[]"),
+                port=int(port),
+                pid=int(pid.group(1)) if pid else None,
+                process=exe or None,
+                owner=owner(cgroup),
+            )
+        )
+    return tuple(found)
+
+
+def owner(cgroup: str) -> str | None:
+    """`container 0123456789ab` or `unit NAME.service` of a process's cgroup lines."""
+    container = re.search(r"docker[/-]([0-9a-f]{12})[0-9a-f]{52}", cgroup.rsplit("system.slice", 1)[-1])
+    if container:
+        return f"container {container.group(1)}"
+    unit = re.search(r"([A-Za-z0-9@._:-]+\.service)", cgroup)
+    return f"unit {unit.group(1)}" if unit else None
+
+
+def disk(text: str) -> Disk | None:
+    words = text.split()
+    if len(words) < 6:
+        return None
+    return Disk(path=words[5], device=words[0], free=int(words[3]), size=int(words[1]))
+
+
+def model(text: str | None) -> ModelState:
+    if text is None:
+        return ModelState(False, None, None, None, None)
+    values = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
+
+    def first(key: str) -> str | None:
+        return values[key][0] if values.get(key) else None
+
+    size = first("size")
+    verified = values.get("verified") or []
+    stamp = first("stamp")
+    if stamp:
+        # The source made the manifest from these very files.
+        return ModelState(True, first("listing"), first("manifest"), stamp, int(size) if size else None)
+    pair = verified if len(verified) == 2 else [None, None]
+    return ModelState(True, first("listing"), pair[0], pair[1], int(size) if size else None)
+
+
+def driver(text: str) -> str | None:
+    match = re.search(r"^(?:Version|version|package_version)\s*=\s*(\S+)", text, flags=re.M)
+    return match.group(1) if match else (text.split()[0] if text.split() else None)
+
+
+def docker_info(text: str) -> dict[str, Any] | None:
+    entry = parse_json(text)
+    if not isinstance(entry, dict):
+        return None
+    return {k: entry.get(k) for k in ("ServerVersion", "Driver", "DockerRootDir")}
+
+
+def stopped(text: str) -> dict[str, Stopped]:
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition("\t")
+        entry = parse_json(rest)
+        entry = entry if isinstance(entry, dict) else {}
+        found[name] = Stopped(entry.get("who", "unknown"), entry.get("when", ""), entry.get("reason", ""))
+    return found
+
+
+def balancer(text: str) -> BalancerState | None:
+    entry = parse_json(text)
+    if not isinstance(entry, dict):
+        return None
+    peers = tuple(
+        PeerState(p.get("id", ""), p.get("address", ""), p.get("state", "unknown"), p.get("inflight"))
+        for p in entry.get("peers") or ()
+    )
+    return BalancerState(entry.get("version") or "", entry.get("config") or "", peers)

@@ -1,0 +1,239 @@
+"""Walk a plan and do it. The only part of `plan/` with effects.
+
+A failed operation ends its own branch; branches side by side with it finish what they are in, and nothing after
+them starts. Every wait says every few seconds what it waits for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+
+from fleetctl.balancer import peers as peers_file
+from fleetctl.commands.script import Script
+from fleetctl.errors import CommandError, FleetctlError
+from fleetctl.fleet.secrets import Secret
+from fleetctl.observe.facts import parse_json
+from fleetctl.plan.operation import (
+    ApiKey,
+    EditPeers,
+    Group,
+    Job,
+    Node,
+    Operation,
+    OutputOf,
+    Plan,
+    Run,
+    Stdin,
+    Verdict,
+    Wait,
+)
+from fleetctl.remote.connection import Result
+from fleetctl.remote.fanout import Connections
+
+HEARTBEAT = 5.0
+SWAPPED_MEANWHILE = 76
+
+
+class Status(str, Enum):
+    DONE = "done"
+    FAILED = "failed"
+    NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of one operation. `seconds` it took."""
+
+    operation: Operation
+    status: Status
+    seconds: float
+    error: FleetctlError | None = None
+
+
+class Stop(Exception):
+    """A branch ends here; the failure is already recorded."""
+
+
+class Executor:
+    """Runs one plan over open connections. `say(target, words)` tells the person what is going on."""
+
+    def __init__(self, fleet: str, connections: Connections, key: Callable[[], Secret], say: Callable[[str, str], None]):
+        self.fleet = fleet
+        self.connections = connections
+        self.key = key
+        self.say = say
+        self.results: list[StepResult] = []
+        self.outputs: dict[str, str] = {}
+        self.failed = threading.Event()
+        self.interrupted = threading.Event()
+
+    def execute(self, plan: Plan) -> list[StepResult]:
+        """One result per operation, those not reached included."""
+        try:
+            self._walk(plan.root)
+        except Stop:
+            pass
+        reached = {id(result.operation) for result in self.results}
+        skipped = [StepResult(op, Status.NOT_REACHED, 0) for op in plan.operations if id(op) not in reached]
+        return self.results + skipped
+
+    def _walk(self, node: Node) -> None:
+        if isinstance(node, Operation):
+            self._operation(node)
+        elif not node.parallel or len(node.children) < 2:
+            for child in node.children:
+                self._walk(child)
+        else:
+            self._side_by_side(node)
+
+    def _side_by_side(self, group: Group) -> None:
+        with ThreadPoolExecutor(max_workers=min(len(group.children), 32)) as pool:
+            futures = [pool.submit(self._walk, child) for child in group.children]
+            try:
+                errors = [future.exception() for future in futures]
+            except KeyboardInterrupt:
+                self.interrupted.set()
+                raise
+        for error in errors:
+            if error is not None and not isinstance(error, Stop):
+                raise error
+        if any(errors):
+            raise Stop
+
+    def _operation(self, operation: Operation) -> None:
+        if self.interrupted.is_set():
+            raise Stop
+        started = time.monotonic()
+        self.say(operation.target, f"{operation.step}: {operation.summary}")
+        try:
+            output = self._act(operation)
+        except FleetctlError as error:
+            error.machine = error.machine or operation.machine
+            error.step = error.step or operation.step
+            self.failed.set()
+            self.results.append(StepResult(operation, Status.FAILED, time.monotonic() - started, error))
+            raise Stop from error
+        if operation.id:
+            self.outputs[operation.id] = output
+        self.results.append(StepResult(operation, Status.DONE, time.monotonic() - started))
+
+    def _act(self, operation: Operation) -> str:
+        match operation.action:
+            case Run() as run:
+                return self._run(operation, run)
+            case Job() as job:
+                return self._job(operation, job)
+            case Wait() as wait:
+                return self._wait(operation, wait)
+            case EditPeers() as edit:
+                return self._edit_peers(operation, edit)
+
+    def _stdin(self, stdin: Stdin) -> bytes:
+        match stdin:
+            case ApiKey():
+                return self.key().reveal().encode()
+            case OutputOf(operation=name):
+                return self.outputs[name].encode()
+            case bytes():
+                return stdin
+
+    def _call(self, machine: int, script: Script, timeout: float, stdin: bytes = b"") -> Result:
+        return self.connections[machine].run(script.text, stdin=stdin, timeout=timeout)
+
+    def _run(self, operation: Operation, run: Run) -> str:
+        result = self._call(operation.machine, run.script, run.timeout, self._stdin(run.stdin))
+        if result.rc != 0:
+            words = result.stderr.strip() or result.stdout.strip() or f"ended with {result.rc}"
+            raise CommandError(f"{run.script.name}: {words}", state="nothing after this step was done")
+        if run.judge is not None:
+            judgement = run.judge(result.stdout)
+            if judgement.verdict is not Verdict.PASS:
+                raise CommandError(judgement.words)
+        return result.stdout
+
+    def _wait(self, operation: Operation, wait: Wait) -> str:
+        started = spoken = time.monotonic()
+        while True:
+            result = self._call(operation.machine, wait.script, wait.timeout)
+            judgement = wait.judge(result.stdout)
+            waited = time.monotonic() - started
+            if judgement.verdict is Verdict.PASS:
+                return result.stdout
+            if judgement.verdict is Verdict.DEAD or waited > wait.deadline or self.interrupted.is_set():
+                slow = "" if judgement.verdict is Verdict.DEAD else f" (after {waited:.0f} s of {wait.deadline:.0f} s)"
+                raise CommandError(f"{judgement.words}{slow}", state=self._last_words(operation, wait))
+            if time.monotonic() - spoken > HEARTBEAT:
+                spoken = time.monotonic()
+                self.say(operation.target, f"{operation.step}: {judgement.words}, {waited:.0f} s of {wait.deadline:.0f} s")
+            time.sleep(wait.interval)
+
+    def _last_words(self, operation: Operation, wait: Wait) -> str | None:
+        if wait.on_failure is None:
+            return None
+        result = self._call(operation.machine, wait.on_failure, 15)
+        return f"its last words:\n{result.stdout.rstrip()}" if result.stdout.strip() else None
+
+    def _job(self, operation: Operation, job: Job) -> str:
+        start = Script("job_start", (job.unit, operation.summary, job.progress), self.fleet)
+        self._run(operation, Run(start, stdin=job.script.text.encode()))
+        started = spoken = time.monotonic()
+        while True:
+            result = self._call(operation.machine, Script("job_state", (job.unit, job.progress)), 30)
+            state, _, rest = result.stdout.partition("@@progress\n")
+            progress, _, log = rest.partition("@@log\n")
+            values = dict(line.split("=", 1) for line in state.splitlines() if "=" in line)
+            waited = time.monotonic() - started
+            if values.get("SubState") == "exited" and values.get("Result") == "success":
+                self._call(operation.machine, Script("job_clear", (job.unit, job.progress), self.fleet), 30)
+                return result.stdout
+            if values.get("ActiveState") in ("failed", "inactive"):
+                lines = [line for line in log.strip().splitlines() if line.strip()]
+                words = " / ".join(lines[-4:]) or f"ended with {values.get('ExecMainStatus')}"
+                raise CommandError(words, next_command=f"fleetctl ssh: journalctl -u {job.unit}")
+            if waited > job.deadline:
+                raise CommandError(f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine")
+            if time.monotonic() - spoken > HEARTBEAT:
+                spoken = time.monotonic()
+                self.say(operation.target, f"{operation.step}: {progress.strip() or 'working'}, {waited:.0f} s")
+            time.sleep(0.4)
+
+    def _edit_peers(self, operation: Operation, edit: EditPeers) -> str:
+        for _ in range(10):
+            seen = self._call(operation.machine, Script("read_file", (edit.path,)), 20)
+            old = seen.stdout if seen.rc == 0 else ""
+            text = peers_file.render(edit.edit(peers_file.parse(old).peers if old else ()))
+            if text == old:
+                break
+            before = hashlib.sha256(old.encode()).hexdigest() if old else "-"
+            swap = Script("swap_file", (edit.path, "0644", before), self.fleet)
+            result = self._call(operation.machine, swap, 60, text.encode())
+            if result.rc == 0:
+                break
+            if result.rc != SWAPPED_MEANWHILE:
+                raise CommandError(result.stderr.strip() or "the peers file could not be written")
+        else:
+            raise CommandError("the peers file keeps changing under this command: another fleetctl is at work")
+        return self._loaded(operation, edit, peers_file.parse(text).version)
+
+    def _loaded(self, operation: Operation, edit: EditPeers, version: str) -> str:
+        """The workers re-read the file within a second; the version they say is the proof."""
+        deadline = time.monotonic() + 15
+        while True:
+            result = self._call(operation.machine, Script("state_ask", (edit.state_url,)), 15)
+            state = parse_json(result.stdout)
+            if isinstance(state, dict) and state.get("version") == version:
+                return result.stdout
+            if time.monotonic() > deadline:
+                seen = state.get("version") if isinstance(state, dict) else "nothing"
+                raise CommandError(
+                    f"the balancer did not load the new peers (wanted {version}, it says {seen})",
+                    state="the new peers file is in place",
+                    next_command="fleetctl status",
+                )
+            time.sleep(0.2)

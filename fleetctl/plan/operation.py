@@ -1,0 +1,162 @@
+"""A plan is a tree of operations; printing and executing are two walks over the same tree (design, promise 1).
+
+Pure values. What an operation does is its action: a script, a job that outlives the connection, a wait for a
+condition, or an edit of the balancer's peers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import PurePosixPath
+
+from fleetctl.balancer.peers import Peer
+from fleetctl.commands.script import Script
+
+
+class Verdict(Enum):
+    PASS = "pass"
+    PENDING = "pending"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one look at a waiting condition means, in words for the person who waits."""
+
+    verdict: Verdict
+    words: str
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """Standard input is the fleet's key, resolved when the operation runs."""
+
+
+@dataclass(frozen=True)
+class OutputOf:
+    """Standard input is what an earlier operation printed."""
+
+    operation: str
+
+
+Stdin = bytes | ApiKey | OutputOf
+
+
+@dataclass(frozen=True)
+class Run:
+    """One script, seconds long at most `timeout`."""
+
+    script: Script
+    stdin: Stdin = b""
+    timeout: float = 60
+    judge: Callable[[str], Judgement] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Long work as the transient unit `unit` on the machine; found again and followed when the view is lost."""
+
+    unit: str
+    script: Script
+    progress: PurePosixPath
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Look with `script` until `judge` passes; dead fails at once, slow fails at `deadline` seconds."""
+
+    script: Script
+    judge: Callable[[str], Judgement]
+    deadline: float
+    timeout: float = 75
+    interval: float = 0.5
+    on_failure: Script | None = None
+
+
+@dataclass(frozen=True)
+class EditPeers:
+    """Change the balancer's peers file by compare-and-swap and wait until the workers have loaded it."""
+
+    edit: Callable[[tuple[Peer, ...]], tuple[Peer, ...]]
+    path: PurePosixPath
+    state_url: str
+
+
+Action = Run | Job | Wait | EditPeers
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One planned change on one machine: `target` is `67` or `67/2` or `balancer`."""
+
+    step: str
+    machine: int
+    target: str
+    summary: str
+    action: Action
+    id: str = ""
+
+    @property
+    def detail(self) -> str:
+        """The command, for -v."""
+        match self.action:
+            case Run(script=script) | Wait(script=script) | Job(script=script):
+                return str(script)
+            case EditPeers(path=path):
+                return f"edit {path}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations and groups, one after the other or side by side."""
+
+    name: str
+    children: tuple[Node, ...] = ()
+    parallel: bool = False
+
+    def operations(self) -> Iterator[Operation]:
+        for child in self.children:
+            if isinstance(child, Operation):
+                yield child
+            else:
+                yield from child.operations()
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self.operations())
+
+
+Node = Operation | Group
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command would do, why, and what it will not do. `notes` are facts worth reading before a yes."""
+
+    command: str
+    fleet: str
+    root: Group
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    unreachable: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(self.root.operations())
+
+    @property
+    def id(self) -> str:
+        """Names what would run; the same desired and observed state give the same id."""
+        lines = [f"{op.step} {op.machine} {op.target} {op.summary} {op.detail}" for op in self.operations]
+        return hashlib.sha256("\n".join([self.command, *lines]).encode()).hexdigest()[:10]
+
+
+def sequence(name: str, *children: Node | None) -> Group:
+    return Group(name, tuple(child for child in children if child is not None and (isinstance(child, Operation) or child)))
+
+
+def side_by_side(name: str, *children: Node | None) -> Group:
+    return Group(name, sequence(name, *children).children, parallel=True)
