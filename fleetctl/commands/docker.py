@@ -62,7 +62,10 @@ def run_arguments(fleet: Fleet, instance: Instance, topology: Topology) -> list[
     if settings.cpuset == "auto" and pinned:
         argv += ["--cpuset-cpus", pinned[0], "--cpuset-mems", pinned[1]]
     argv += ascend.run_arguments(inventory.accelerator, instance)
-    argv += ["--mount", f"type=bind,src={inventory.model.path.parent},dst={paths.MODELS_IN_CONTAINER},readonly"]
+    argv += [
+        "--mount",
+        f"type=bind,src={inventory.model.path.parent},dst={paths.MODELS_IN_CONTAINER},readonly",
+    ]
     argv += ["--mount", f"type=bind,src={paths.cache(fleet, instance)},dst=/root/.cache"]
     argv += ["--mount", f"type=bind,src={paths.api_key(fleet)},dst={paths.KEY_IN_CONTAINER},readonly"]
     for name, value in settings.env.items():

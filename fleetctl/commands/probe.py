@@ -16,6 +16,12 @@ from fleetctl.fleet.schema import Machine
 
 MARK = "@@fleetctl"
 UNIT_PROPERTIES = "Id,ActiveState,SubState,UnitFileState,Result,NRestarts,FragmentPath,LoadState"
+NPU = "timeout 8 npu-smi info >npu 2>npu.err"
+# The process table's third column is the pid, in every driver's layout (facts/npu-smi).
+NPU_OWNERS = (
+    "for p in $(awk -F'|' '$3 ~ /^ *[0-9]+ *$/ { print $3 }' npu | sort -u); do "
+    'printf "%s %s\\n" "$p" "$(tr "\\n" " " </proc/$p/cgroup)"; done >npu-owners 2>/dev/null'
+)
 TOOLS = ("docker", "curl", "rsync", "ssh", "ssh-keygen", "ss", "flock", "sha256sum", "systemd-run", "awk")
 
 
@@ -92,7 +98,12 @@ def _peers(fleet: Fleet, machine: Machine) -> list[str]:
 
 
 def _assemble(background: list[str], foreground: list[str]) -> str:
-    lines = ["set -u", "d=$(mktemp -d /run/fleetctl-probe.XXXXXX) || exit 1", 'trap \'rm -rf "$d"\' EXIT', 'cd "$d"']
+    lines = [
+        "set -u",
+        "d=$(mktemp -d /run/fleetctl-probe.XXXXXX) || exit 1",
+        "trap 'rm -rf \"$d\"' EXIT",
+        'cd "$d"',
+    ]
     lines += [f"( {line} ) &" for line in background]
     lines += foreground
     lines += ["wait", 'for f in *; do printf "' + MARK + ' %s\\n" "$f"; cat "$f"; echo; done', "exit 0"]
@@ -104,7 +115,7 @@ def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
     names = _units(fleet, machine)
     background = [_curl(fleet, _requests(fleet, machine)), _show(names)]
     if npu:
-        background.append("timeout 8 npu-smi info >npu 2>npu.err")
+        background.append(NPU)
     units = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
     return _assemble(background, [_hashes(units), *_state(fleet), *_peers(fleet, machine)])
 
@@ -122,7 +133,7 @@ def full(fleet: Fleet, machine: Machine, *, engine_help: str | None = None) -> s
     background = [
         _curl(fleet, requests),
         f"{_show(names)}; {_foreign_units(machine)}",
-        "timeout 8 npu-smi info >npu 2>npu.err",
+        f"{NPU}; {NPU_OWNERS}",
         _listeners(),
         _model(fleet),
         _reach(fleet, machine),
@@ -195,7 +206,7 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
     checks = [
         f'for p in {words(wanted)}; do if [ ! -e "$p" ]; then echo "$p"; fi; done >missing',
         f'for t in {words(TOOLS)}; do command -v "$t" >/dev/null || echo "$t"; done >tools',
-        "for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e \"$n\" ]; then cat \"$n\"; fi; done >topology",
+        'for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e "$n" ]; then cat "$n"; fi; done >topology',
         f"{{ cat {quote(accelerator.driver)}/version.info; }} >driver 2>/dev/null || rm -f driver",
         _disk("disk-model", str(fleet.inventory.model.path.parent)),
         _disk("disk-docker", "/var/lib/docker"),

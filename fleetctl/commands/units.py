@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,14 @@ def balancer(fleet: Fleet, binary: str, open_files: int) -> str:
 
 
 def _render(template: str, fleet: Fleet, **values: Any) -> str:
-    # jinja2 takes 50 ms to import; `status` never renders.
+    text: str = _template(template, fleet.path.parent).render(fleet=fleet, **values)
+    return text
+
+
+@cache
+def _template(name: str, folder: Path) -> Any:
+    # jinja2 takes 50 ms to import; only commands that render pay for it.
     from jinja2 import Environment, StrictUndefined
 
-    folder: Path = fleet.path.parent
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
-    return environment.from_string(resources.read("units", template, folder)).render(fleet=fleet, **values)
+    return environment.from_string(resources.read("units", name, folder))

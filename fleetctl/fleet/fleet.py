@@ -14,7 +14,7 @@ from fleetctl.fleet.schema import FlagValue, Inventory, Machine
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a release changes over the inventory (design, promise 3). Empty means the inventory as it stands."""
+    """What a release changes over the inventory (design, promise 3); empty: the inventory as it stands."""
 
     tokens: int | None = None
     image: str | None = None

@@ -22,7 +22,11 @@ class Unit:
     @property
     def parked(self) -> bool:
         """systemd gave up after too many starts."""
-        return self.active == "failed" and self.result in ("start-limit-hit", "exit-code") and self.sub == "failed"
+        return (
+            self.active == "failed"
+            and self.result in ("start-limit-hit", "exit-code")
+            and self.sub == "failed"
+        )
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,16 @@ class Facts:
     host_keys: tuple[str, ...] = ()
     engine_help: str | None = None
     unreachable_peers: tuple[str, ...] = ()
+    npu_owners: dict[int, str] = field(default_factory=dict)
+    foreign_units: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
+
+    def container_of(self, owner: str | None) -> Container | None:
+        """The container that an owner such as `container 0123456789ab` names."""
+        if owner is None or not owner.startswith("container "):
+            return None
+        prefix = owner.removeprefix("container ")
+        return next((c for c in self.containers or () if c.id.startswith(prefix)), None)
 
     def container(self, name: str) -> Container | None:
         return next((c for c in self.containers or () if c.name == name), None)

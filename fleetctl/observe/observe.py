@@ -52,7 +52,9 @@ def parse(machine: int, text: str) -> Facts:
     return Facts(
         machine=machine,
         units=units(part.get("units", "")),
-        containers=containers(part.get("docker-containers", "")) if http.get("docker-containers") == 200 else None,
+        containers=containers(part.get("docker-containers", ""))
+        if http.get("docker-containers") == 200
+        else None,
         image=image(part.get("docker-image", "")) if http.get("docker-image") == 200 else None,
         files=hashes(part.get("files", "")),
         health=health(part, http),
@@ -67,20 +69,25 @@ def parse(machine: int, text: str) -> Facts:
         docker=docker_info(part.get("docker-info", "")),
         stopped=stopped(part.get("stopped", "")),
         release=parse_json(part["release"]) if "release" in part else None,
-        jobs={w[0].removesuffix(".service"): w[2] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3},
+        jobs={
+            w[0].removesuffix(".service"): w[2]
+            for w in map(str.split, part.get("jobs", "").splitlines())
+            if len(w) > 3
+        },
         peers=part["peers"] + "\n" if "peers" in part else None,
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
         flavour=part.get("flavour", "").strip() or None,
         host_keys=tuple(line for line in part.get("host-keys", "").splitlines() if line.strip()),
         engine_help=part.get("help"),
         unreachable_peers=tuple(line for line in part.get("reach", "").splitlines() if line),
+        npu_owners={
+            int(w[0]): o
+            for w in map(str.split, part.get("npu-owners", "").splitlines())
+            if w and (o := owner(" ".join(w[1:])))
+        },
+        foreign_units=tuple(part.get("foreign-units", "").split()),
         failed=failed,
     )
-
-
-def foreign_units(text: str) -> tuple[str, ...]:
-    """Names of the units to clean that the probe found."""
-    return tuple(sections(text).get("foreign-units", "").split())
 
 
 def units(text: str) -> dict[str, Unit]:
@@ -92,7 +99,9 @@ def units(text: str) -> dict[str, Unit]:
             continue
         restarts = values.get("NRestarts", "")
         found[values["Id"].removesuffix(".service")] = Unit(
-            active="absent" if values.get("LoadState") == "not-found" else values.get("ActiveState", "unknown"),
+            active="absent"
+            if values.get("LoadState") == "not-found"
+            else values.get("ActiveState", "unknown"),
             sub=values.get("SubState", ""),
             enabled=values.get("UnitFileState", "") or "absent",
             result=values.get("Result", ""),
@@ -141,7 +150,9 @@ def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:
         if not name.startswith("health-"):
             continue
         index = name.removeprefix("health-")
-        models: Any = parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
+        models: Any = (
+            parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
+        )
         listed = models.get("data") if isinstance(models, dict) else None
         found[int(index)] = Health(code or None, listed[0].get("id") if listed else None)
     return found
@@ -176,11 +187,12 @@ def listeners(text: str, owners: str) -> tuple[Listener, ...]:
 
 def owner(cgroup: str) -> str | None:
     """`container 0123456789ab` or `unit NAME.service` of a process's cgroup lines."""
-    container = re.search(r"docker[/-]([0-9a-f]{12})[0-9a-f]{52}", cgroup.rsplit("system.slice", 1)[-1])
-    if container:
-        return f"container {container.group(1)}"
-    unit = re.search(r"([A-Za-z0-9@._:-]+\.service)", cgroup)
-    return f"unit {unit.group(1)}" if unit else None
+    containers = re.findall(r"docker[/-]([0-9a-f]{12})[0-9a-f]{52}", cgroup)
+    if containers:
+        # The innermost: a machine may itself be a container.
+        return f"container {containers[-1]}"
+    units = re.findall(r"([A-Za-z0-9@._:-]+\.service)", cgroup)
+    return f"unit {units[-1]}" if units else None
 
 
 def disk(text: str) -> Disk | None:

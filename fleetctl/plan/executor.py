@@ -63,7 +63,9 @@ class Stop(Exception):
 class Executor:
     """Runs one plan over open connections. `say(target, words)` tells the person what is going on."""
 
-    def __init__(self, fleet: str, connections: Connections, key: Callable[[], Secret], say: Callable[[str, str], None]):
+    def __init__(
+        self, fleet: str, connections: Connections, key: Callable[[], Secret], say: Callable[[str, str], None]
+    ):
         self.fleet = fleet
         self.connections = connections
         self.key = key
@@ -166,11 +168,18 @@ class Executor:
             if judgement.verdict is Verdict.PASS:
                 return result.stdout
             if judgement.verdict is Verdict.DEAD or waited > wait.deadline or self.interrupted.is_set():
-                slow = "" if judgement.verdict is Verdict.DEAD else f" (after {waited:.0f} s of {wait.deadline:.0f} s)"
+                slow = (
+                    ""
+                    if judgement.verdict is Verdict.DEAD
+                    else f" (after {waited:.0f} s of {wait.deadline:.0f} s)"
+                )
                 raise CommandError(f"{judgement.words}{slow}", state=self._last_words(operation, wait))
             if time.monotonic() - spoken > HEARTBEAT:
                 spoken = time.monotonic()
-                self.say(operation.target, f"{operation.step}: {judgement.words}, {waited:.0f} s of {wait.deadline:.0f} s")
+                self.say(
+                    operation.target,
+                    f"{operation.step}: {judgement.words}, {waited:.0f} s of {wait.deadline:.0f} s",
+                )
             time.sleep(wait.interval)
 
     def _last_words(self, operation: Operation, wait: Wait) -> str | None:
@@ -197,17 +206,21 @@ class Executor:
                 words = " / ".join(lines[-4:]) or f"ended with {values.get('ExecMainStatus')}"
                 raise CommandError(words, next_command=f"fleetctl ssh: journalctl -u {job.unit}")
             if waited > job.deadline:
-                raise CommandError(f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine")
+                raise CommandError(
+                    f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine"
+                )
             if time.monotonic() - spoken > HEARTBEAT:
                 spoken = time.monotonic()
-                self.say(operation.target, f"{operation.step}: {progress.strip() or 'working'}, {waited:.0f} s")
+                self.say(
+                    operation.target, f"{operation.step}: {progress.strip() or 'working'}, {waited:.0f} s"
+                )
             time.sleep(0.4)
 
     def _edit_peers(self, operation: Operation, edit: EditPeers) -> str:
         for _ in range(10):
             seen = self._call(operation.machine, Script("read_file", (edit.path,)), 20)
             old = seen.stdout if seen.rc == 0 else ""
-            text = peers_file.render(edit.edit(peers_file.parse(old).peers if old else ()))
+            text = peers_file.render(edit.edit(peers_file.parse(old) if old else ()))
             if text == old:
                 break
             before = hashlib.sha256(old.encode()).hexdigest() if old else "-"
@@ -218,8 +231,10 @@ class Executor:
             if result.rc != SWAPPED_MEANWHILE:
                 raise CommandError(result.stderr.strip() or "the peers file could not be written")
         else:
-            raise CommandError("the peers file keeps changing under this command: another fleetctl is at work")
-        return self._loaded(operation, edit, peers_file.parse(text).version)
+            raise CommandError(
+                "the peers file keeps changing under this command: another fleetctl is at work"
+            )
+        return self._loaded(operation, edit, peers_file.version(text))
 
     def _loaded(self, operation: Operation, edit: EditPeers, version: str) -> str:
         """The workers re-read the file within a second; the version they say is the proof."""

@@ -155,7 +155,10 @@ class Plan:
 
 
 def sequence(name: str, *children: Node | None) -> Group:
-    return Group(name, tuple(child for child in children if child is not None and (isinstance(child, Operation) or child)))
+    return Group(
+        name,
+        tuple(child for child in children if child is not None and (isinstance(child, Operation) or child)),
+    )
 
 
 def side_by_side(name: str, *children: Node | None) -> Group:

@@ -1,0 +1,1 @@
+"""The only place that opens connections: targets, host keys, one connection a machine, fan-out."""

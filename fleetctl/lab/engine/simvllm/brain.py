@@ -27,11 +27,12 @@ CAPITALS = {
     "日本": "东京",
     "中国": "北京",
 }
-WORDS = (
+TEXT = (
     "the model reads each request and keeps its cache warm while other sessions wait for their turn on a "
     "device that holds half of all weights so every step moves many tokens at once and then it checks what "
     "was guessed before it goes on with next part of this answer because order matters here more than speed"
-).split()
+)
+WORDS = TEXT.split()
 HANZI = "模型读取每个请求并保持缓存温热其他会话等待轮到自己设备保存一半权重因此每步处理许多词元然后检查猜测"
 GARBAGE = ["锟斤拷", "!!!!", "\\x00", "烫烫", "�", "((((", "0000", "的的的"]
 OPERATORS: dict[str, Callable[[int, int], float]] = {
@@ -71,7 +72,6 @@ class Ask:
     split_reasoning: bool = True
     schema: dict[str, Any] | None = None
     tool: dict[str, Any] | None = None
-    index: int = 0
     faults: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -110,9 +110,9 @@ def words(state: int, text: str, garbled: bool) -> Iterator[str]:
         first = False
 
 
-def speak(ask: Ask) -> Iterator[Token | None]:
+def speak(ask: Ask, index: int = 0) -> Iterator[Token | None]:
     """Tokens of one reply; None marks its natural end, after which words go on for ever (ignore_eos)."""
-    salt = f"{ask.temperature}/{ask.seed}/{ask.index if ask.temperature > 0 else 0}"
+    salt = f"{ask.temperature}/{ask.seed}/{index if ask.temperature > 0 else 0}"
     if ask.temperature > 0 and ask.seed is None:
         salt += os.urandom(8).hex()
     key = zlib.crc32(ask.prompt.encode(errors="replace"), zlib.crc32(salt.encode()))
@@ -124,21 +124,17 @@ def speak(ask: Ask) -> Iterator[Token | None]:
         if not ask.split_reasoning:
             yield CONTENT, "\n</think>\n\n"
     voice = words(key ^ 0x9E3779B9, ask.prompt, "garbled" in ask.faults)
-    text = None if "garbled" in ask.faults else answer(ask.question, "wrong-answers" in ask.faults)
     if ask.tool:
         yield CALL, ask.tool["name"]
-        for piece in tokens_of(json.dumps(fill(ask.tool.get("parameters") or {}, ask.question))):
-            yield ARGUMENTS, piece
+        text: str | None = json.dumps(fill(ask.tool.get("parameters") or {}, ask.question))
     elif ask.schema is not None:
-        for piece in tokens_of(json.dumps(fill(ask.schema, ask.question))):
-            yield CONTENT, piece
-    elif text is not None:
-        for piece in tokens_of(text):
-            yield CONTENT, piece
+        text = json.dumps(fill(ask.schema, ask.question))
     else:
-        for _ in range(8 + (key >> 8) % 120):
-            yield CONTENT, next(voice)
-        yield CONTENT, "."
+        text = None if "garbled" in ask.faults else answer(ask.question, "wrong-answers" in ask.faults)
+    if text is None:
+        text = "".join(next(voice) for _ in range(8 + (key >> 8) % 100)) + "."
+    for piece in tokens_of(text):
+        yield ARGUMENTS if ask.tool else CONTENT, piece
     yield None
     while True:
         yield CONTENT, next(voice)
@@ -156,11 +152,14 @@ def fill(schema: dict[str, Any], question: str, name: str = "") -> Any:
         return {key: fill(properties.get(key) or {}, question, key) for key in wanted}
     if kind == "array":
         return [fill(schema.get("items") or {}, question, name)]
-    numbers = re.findall(r"-?\d+(?:\.\d+)?", question)
-    if kind == "integer":
-        return int(float(numbers[0])) if numbers else 1
-    if kind == "number":
-        return float(numbers[0]) if numbers else 1.0
+    return _scalar(kind, question, name)
+
+
+def _scalar(kind: str, question: str, name: str) -> Any:
+    if kind in ("integer", "number"):
+        found = re.search(r"-?\d+(?:\.\d+)?", question)
+        value = float(found[0]) if found else 1.0
+        return int(value) if kind == "integer" else value
     if kind == "boolean":
         return True
     quoted = re.findall(r"[\"'“](.+?)[\"'”]", question)
@@ -169,7 +168,7 @@ def fill(schema: dict[str, Any], question: str, name: str = "") -> Any:
 
 
 def choose_tool(tools: list[dict[str, Any]], choice: Any, question: str) -> dict[str, Any] | None:
-    """The function to call: a named one, else one whose name the question touches, else the first if required."""
+    """The function to call: the named one, else one that the question touches, else the first if required."""
     functions = [tool.get("function") or {} for tool in tools]
     functions = [function for function in functions if function.get("name")]
     if choice == "none" or not functions:

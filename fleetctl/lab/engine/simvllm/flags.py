@@ -1,7 +1,7 @@
 """The command line, strictly: the flags of serve-flags.tsv (a capture of vLLM 0.32), nothing else.
 
 Unknown flags end with argparse's usage and status 2, as with the real program. Underscores are dashes,
-`--no-X` exists for booleans, and `--config FILE` adds flags from a YAML file before those of the command line.
+`--no-X` exists for booleans, and `--config FILE` adds flags of a YAML file before those typed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import Any
 
 from . import BANNER
 
-BOOLEANS_WITHOUT_DEFAULT = frozenset(
+_BOOLEANS_WITHOUT_DEFAULT = (
     "async-scheduling dcp-q-replicate disable-cascade-attn disable-hybrid-kv-cache-manager"
     " disable-nccl-for-dp-synchronization interleave-mm-strings language-model-only mm-device-do-normalize"
-    " numa-bind use-fp64-gumbel".split()
+    " numa-bind use-fp64-gumbel"
 )
-SEVERAL = frozenset(
+BOOLEANS_WITHOUT_DEFAULT = frozenset(_BOOLEANS_WITHOUT_DEFAULT.split())
+_SEVERAL = (
     "api-key cudagraph-capture-sizes disable-access-log-for-endpoints ignore-patterns lora-modules"
-    " numa-bind-cpus numa-bind-nodes served-model-name".split()
+    " numa-bind-cpus numa-bind-nodes served-model-name"
 )
-JSON_VALUES = frozenset(
+SEVERAL = frozenset(_SEVERAL.split())
+_JSON_VALUES = (
     "additional-config allowed-headers allowed-methods allowed-origins compilation-config"
     " default-chat-template-kwargs hf-overrides kv-transfer-config limit-mm-per-prompt mm-processor-kwargs"
-    " override-generation-config speculative-config".split()
+    " override-generation-config speculative-config"
 )
+JSON_VALUES = frozenset(_JSON_VALUES.split())
 ALIASES = {
     "tensor-parallel-size": ["-tp"],
     "pipeline-parallel-size": ["-pp"],

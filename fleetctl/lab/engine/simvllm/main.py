@@ -1,13 +1,12 @@
 """The life of one engine: check, load, serve, end. Process 1 of its container.
 
 Environment: SIM_LOAD_SECONDS (2), SIM_RELEASE_SECONDS (0.5: from the end of serving to the release of the
-devices), SIM_LATE_RELEASE_SECONDS (20: added by the fault late-release), SIM_SLOW_START_SECONDS (60: added by the
-fault slow-start), SIM_TOKENS_PER_SECOND (60), SIM_PREFILL_TOKENS_PER_SECOND (3300), SIM_ROOT (tests).
+devices), SIM_LATE_RELEASE_SECONDS (20: added by the fault late-release), SIM_SLOW_START_SECONDS (60: added
+by the fault slow-start), SIM_TOKENS_PER_SECOND (60), SIM_PREFILL_TOKENS_PER_SECOND (3300), SIM_ROOT (tests).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -22,15 +21,6 @@ from .worker import Workers
 
 HBM_MB = 65536
 IDLE_HBM_MB = 3400
-STATS_SECONDS = 10
-
-
-class EngineDeadError(Exception):
-    """The engine core has ended while the server was up; carries the exit status."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 def main(argv: list[str]) -> int:
@@ -49,8 +39,6 @@ def main(argv: list[str]) -> int:
                 "APIServer", "RuntimeError: Engine core initialization failed. See root cause above."
             )
         return 1
-    except EngineDeadError as death:
-        return death.code
     finally:
         workers.release()
 
@@ -79,7 +67,7 @@ def run(chosen: Namespace, changed: dict[str, Any], workers: Workers) -> int:
     if busy is not None:
         raise startup.device_busy(busy)
     _load(chosen, draft, faults, tools)
-    code = asyncio.run(serve(chosen, draft, faults, server, workers))
+    code = _serve(chosen, draft, faults, workers, server)
     _linger(faults)
     return code
 
@@ -92,13 +80,16 @@ def _load(chosen: Namespace, draft: int, faults: Faults, tools: bool) -> None:
     log.info("model_runner_v1.py:3105", f"Starting to load model {chosen.model}...", "EngineCore")
 
     def wait(span: float) -> None:
-        time.sleep(span)
-        faults.read()
-        for word, code in (("exit0", 0), ("exit1", 1)):
-            if word in faults:
+        end = time.monotonic() + span
+        while True:
+            faults.read()
+            if (code := faults.exit_code()) is not None:
                 faults.spent()
                 log.traceback("EngineCore", "EngineCore failed to start.", "RuntimeError: injected fault")
-                raise EngineDeadError(code)
+                sys.exit(code)
+            if (left := end - time.monotonic()) <= 0:
+                return
+            time.sleep(min(1.0, left))
 
     startup.load(chosen.model, duration * 0.8, wait)
     took = time.monotonic() - began
@@ -122,8 +113,19 @@ def _load(chosen: Namespace, draft: int, faults: Faults, tools: bool) -> None:
     )
 
 
+def _serve(chosen: Namespace, draft: int, faults: Faults, workers: Workers, server: socket.socket) -> int:
+    """Loads the event loop only now, so that the workers stay small."""
+    import asyncio
+
+    from .serve import Life, serve
+
+    keys = api_keys(chosen)
+    return asyncio.run(serve(lambda: Life(chosen, keys, draft, faults, workers), server))
+
+
 def _linger(faults: Faults) -> None:
     """Keeps the devices for a while after serving ends; the container's stop timeout limits it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faults.read()
     late = seconds("SIM_LATE_RELEASE_SECONDS", 20.0) if "late-release" in faults else 0.0
     time.sleep(seconds("SIM_RELEASE_SECONDS", 0.5) + late)
@@ -133,107 +135,3 @@ def api_keys(chosen: Namespace) -> list[str]:
     """Keys in force: --api-key, else VLLM_API_KEY; none means that everybody may call."""
     key = os.environ.get("VLLM_API_KEY")
     return list(chosen.api_key or ([key] if key else []))
-
-
-async def serve(
-    chosen: Namespace, draft: int, faults: Faults, listener: socket.socket, workers: Workers
-) -> int:
-    """Serves until SIGTERM or SIGINT (exit status 0) or until the engine dies (raises EngineDeadError)."""
-    from .api import Api
-    from .http import Connection, Server
-    from .metrics import Metrics
-    from .scheduler import Limits, Scheduler
-
-    name = (chosen.served_model_name or [chosen.model])[0]
-    limits = Limits(
-        chosen.max_num_seqs or 256,
-        chosen.max_num_batched_tokens or 8192,
-        draft,
-        chosen.enable_prefix_caching is not False,
-    )
-    cache = {"gpu_memory_utilization": str(chosen.gpu_memory_utilization), "block_size": "128"}
-    metrics = Metrics(name, draft, cache)
-    scheduler = Scheduler(limits, metrics)
-    server = Server(
-        Api(chosen, api_keys(chosen), scheduler, metrics, faults),
-        seconds("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5.0),
-    )
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stop.done() or stop.set_result(0))
-    core = loop.create_task(scheduler.run())
-    core.add_done_callback(
-        lambda task: stop.done() or stop.set_exception(task.exception() or EngineDeadError(0))
-    )
-    log.uvicorn(f"Started server process [{os.getpid()}]")
-    log.uvicorn("Waiting for application startup.")
-    sockets = await loop.create_server(lambda: Connection(server), sock=listener, backlog=2048)
-    log.uvicorn("Application startup complete.")
-    watch = loop.create_task(_watch(scheduler, faults, workers, stop))
-    try:
-        return await _until(stop, chosen.shutdown_timeout, sockets, server)
-    finally:
-        watch.cancel()
-        core.cancel()
-        server.shut(abort=True)
-        await asyncio.sleep(0)
-
-
-async def _until(stop: asyncio.Future[int], timeout: float, sockets: asyncio.Server, server: Any) -> int:
-    """Waits for the end and lets requests in flight finish for at most `timeout` seconds."""
-    try:
-        code = await stop
-    except EngineDeadError:
-        sockets.close()
-        raise
-    log.info("launcher.py:110", f"Shutdown initiated (timeout={timeout:g})")
-    sockets.close()
-    server.shut(abort=not timeout)
-    deadline = time.monotonic() + timeout
-    while server.busy and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    if server.busy:
-        log.warning("launcher.py:118", f"Shutdown timeout reached, aborting {server.busy} requests")
-    log.uvicorn("Shutting down")
-    log.uvicorn("Application shutdown complete.")
-    return code
-
-
-async def _watch(scheduler: Any, faults: Faults, workers: Workers, stop: asyncio.Future[int]) -> None:
-    """Once a second: the faults in force, a worker that died, and the line of statistics every ten."""
-    beats, steps = 0, 0
-    while True:
-        faults.read()
-        scheduler.faults = faults.words
-        code = 1 if "exit1" in faults else 0 if "exit0" in faults else None
-        if dead := workers.dead():
-            log.line(
-                "ERROR",
-                "multiproc_executor.py:230",
-                f"Worker proc VllmWorker-{dead.rank} died unexpectedly, shutting down executor.",
-                "EngineCore",
-            )
-            code = 0
-        if code is not None and not stop.done():
-            faults.spent()
-            log.traceback(
-                "EngineCore",
-                "EngineCore encountered a fatal error.",
-                "RuntimeError: AclrtSynchronizeStreamWithTimeout, error code is 507014",
-            )
-            log.traceback(
-                "APIServer",
-                "AsyncLLM output_handler failed.",
-                "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
-            )
-            stop.set_exception(EngineDeadError(code))
-            return
-        beats += 1
-        if beats % STATS_SECONDS == 0 and scheduler.steps != steps:
-            steps = scheduler.steps
-            log.info(
-                "loggers.py:257",
-                f"Engine 000: Running: {len(scheduler.running)} reqs, Waiting: {len(scheduler.waiting)} reqs",
-            )
-        await asyncio.sleep(1)

@@ -55,7 +55,6 @@ class Metrics:
         self.families: dict[str, Family] = {}
         self.draft_tokens = draft_tokens
         self._last = ""
-        self._cache = {}
         for line in Path(__file__).with_name("metrics.tsv").read_text().splitlines()[1:]:
             name, kind, base, bounds, series, text = line.split("\t")
             if kind == "spec":
@@ -78,6 +77,7 @@ class Metrics:
         info.values = {info.labels({**known, **cache}): 1.0}
         for position in range(draft_tokens):
             self.add("vllm:spec_decode_num_accepted_tokens_per_pos_total", 0, position=str(position))
+        self.families["python_info"].values = dict.fromkeys(self.families["python_info"].values, 1.0)
         self.set("vllm:engine_sleep_state", 1, sleep_state="awake")
 
     def add(self, name: str, amount: float, **extra: str) -> None:
@@ -118,13 +118,8 @@ class Metrics:
         self.set("process_resident_memory_bytes", int(pages[1]) * size)
         self.set("process_start_time_seconds", self.started)
         self.set("process_cpu_seconds_total", round(times.user + times.system, 2))
-        self.set("process_open_fds", len(os.listdir("/proc/self/fd")))
+        self.set("process_open_fds", len(list(Path("/proc/self/fd").iterdir())))
         self.set("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self.set(
-            "python_info",
-            1,
-            **_parse('implementation="CPython",major="3",minor="11",patchlevel="7",version="3.11.7"'),
-        )
 
 
 def _parse(text: str) -> dict[str, str]:

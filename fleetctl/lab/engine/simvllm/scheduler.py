@@ -70,6 +70,7 @@ class Sequence:
         self.prefill = prompt
         self.produced = 0
         self.tail = ""
+        self.ended = False
         self.finish: str | None = None
         self.arrived = time.monotonic()
         self.started = self.first = self.last = 0.0
@@ -90,10 +91,12 @@ class Sequence:
         """Up to `count` tokens; sets `finish` when this reply ends with them."""
         taken: list[Token] = []
         while len(taken) < count and not self.finish:
+            if self.ended and not self.ignore_eos and self.produced >= self.minimum:
+                self.finish = "stop"
+                break
             token = next(self._tokens)
             if token is None:
-                if not self.ignore_eos and self.produced >= self.minimum:
-                    self.finish = "stop"
+                self.ended = True
                 continue
             taken.append(token)
             self.produced += 1

@@ -36,7 +36,7 @@ class StartupError(Exception):
 
 def visible_devices() -> list[int]:
     """The physical ids of the nodes this container has, in order."""
-    names = os.listdir(rooted("/dev"))
+    names = [path.name for path in Path(rooted("/dev")).iterdir()]
     return sorted(int(name[7:]) for name in names if re.fullmatch(r"davinci\d+", name))
 
 
@@ -56,16 +56,16 @@ def devices(world: int) -> list[int]:
             )
     if len(ids) < world:
         raise StartupError(
-            f"ValueError: World size ({world}) is larger than the number of available NPUs ({len(ids)}) in this node."
+            f"ValueError: World size ({world}) is larger than the number of available NPUs ({len(ids)})."
         )
     for name in MANAGERS:
-        if not os.path.exists(rooted(f"/dev/{name}")):
+        if not Path(rooted(f"/dev/{name}")).exists():
             raise StartupError(f"[drv] open /dev/{name} failed, drvErr=87", _busy(-1))
     return [nodes[int(one)] for one in ids[:world]]
 
 
 def _busy(device: int) -> str:
-    return f"RuntimeError: Initialize:torch_npu NPU function error: aclrtSetDevice({device}), error code is 507899"
+    return f"RuntimeError: Initialize: NPU function error: aclrtSetDevice({device}), error code is 507899"
 
 
 def device_busy(device: int) -> StartupError:
@@ -76,10 +76,10 @@ def npu_tools() -> bool:
     """Whether npu-smi and the driver libraries are mounted; warns as the worker does when they are not."""
     folders = [*os.environ.get("PATH", "").split(":"), rooted("/usr/local/sbin"), rooted("/usr/local/bin")]
     tool = any(os.access(f"{folder}/npu-smi", os.X_OK) for folder in folders if folder)
-    libraries = rooted(DRIVER_LIBRARIES)
+    libraries = Path(rooted(DRIVER_LIBRARIES))
     if not tool:
         log.warning("worker.py:205", "npu-smi tool not found.", "EngineCore")
-    return tool and os.path.isdir(libraries) and bool(os.listdir(libraries))
+    return tool and libraries.is_dir() and any(libraries.iterdir())
 
 
 def speculation(flags: Namespace) -> int:

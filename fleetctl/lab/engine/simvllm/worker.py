@@ -8,6 +8,7 @@ of a machine mount; where that folder is missing nothing is excluded.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -61,8 +62,6 @@ class Workers:
             answer, report = os.pipe()
             pid = os.fork()
             if pid == 0:
-                os.close(self._hold)
-                os.close(answer)
                 self._child(device, megabytes, rank, report)
             os.close(report)
             self.alive.append(Worker(pid, rank))
@@ -75,6 +74,11 @@ class Workers:
     def _child(self, device: int, megabytes: int, rank: int, report: int) -> None:
         code = 1
         try:
+            # What the server has open, its socket above all, must not live on here.
+            for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+                if descriptor > 2 and descriptor not in (report, self._life):
+                    with contextlib.suppress(OSError):
+                        os.close(descriptor)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             acquire(device, megabytes, f"VLLM::Worker_TP{rank}"[:15])

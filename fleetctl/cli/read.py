@@ -1,0 +1,198 @@
+"""Commands that only look: `status`, `check`, `logs`, `route`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from fleetctl.balancer import routing
+from fleetctl.cli.change import Options, around, exit_code, with_session
+from fleetctl.cli.output import dump, status_text, table
+from fleetctl.commands import paths
+from fleetctl.commands.script import Script, words
+from fleetctl.errors import CommandError, UsageError
+from fleetctl.fleet import targets
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.plan import status as states
+from fleetctl.plan.session import Session
+
+
+def status(options: Options, *, wide: bool) -> int:
+    """The table or the document; exit 4 when machines did not answer."""
+
+    def look(session: Session) -> int:
+        session.status(session.fleet.machines)
+        document = states.document(session.fleet, session.facts, session.errors, session.peers())
+        print(dump(document) if options.json else status_text(document, states.problems(document), wide=wide))
+        return exit_code((), session.errors.values())
+
+    return with_session(options, lambda fleet: fleet.machines, look)
+
+
+def check(options: Options, chosen: Sequence[str]) -> int:
+    """Lints of the inventory, then every machine's problems, as one list."""
+    from fleetctl.fleet import lint
+    from fleetctl.plan import expand
+
+    def ids(fleet: Fleet) -> tuple[int, ...]:
+        return around(fleet, targets.machines(fleet, chosen) if chosen else fleet.machines)
+
+    def look(session: Session) -> int:
+        findings = lint.lint(session.fleet)
+        session.full(ids(session.fleet))
+        rows = [("inventory", str(f.severity.value), f"{f.rule}: {f.message}") for f in findings]
+        rows += [(str(machine), "error", error.cause) for machine, error in session.errors.items()]
+        if not session.errors:
+            context = session.context(ids(session.fleet), "check", new_release=False)
+            for machine, listed in expand.problems(context).items():
+                rows += [(str(machine), "error", problem) for problem in listed]
+            rows += [(str(context.source), "error", problem) for problem in session.lint_engine(context)]
+        failed = any(severity == "error" for _, severity, _ in rows)
+        if options.json:
+            entries = [
+                {"where": where, "severity": severity, "message": message}
+                for where, severity, message in rows
+            ]
+            print(dump({"schema": 1, "fleet": session.fleet.name, "ready": not failed, "findings": entries}))
+        elif rows:
+            print(table(("WHERE", "SEVERITY", "WHAT"), rows))
+        if not options.json:
+            print("not ready" if failed else "ready")
+        if session.errors and len(session.errors) == sum(severity == "error" for _, severity, _ in rows):
+            return exit_code((), session.errors.values())
+        return 1 if failed else 0
+
+    return with_session(options, ids, look)
+
+
+def route(options: Options, session_id: str) -> int:
+    """Computed from the peers file, then asked of the balancer itself; they have to agree."""
+
+    def look(session: Session) -> int:
+        fleet = session.fleet
+        machine = fleet.inventory.balancer.machine
+        session.status([machine])
+        session.require([machine])
+        peers = session.peers()
+        if not peers:
+            raise CommandError("no backend has joined yet", machine=machine, next_command="fleetctl rollout")
+        order = routing.order(session_id, peers, fleet.inventory.balancer.affinity)
+        computed = next((peer for peer in order if peer.state.value == "up"), None)
+        url = f"http://127.0.0.1:{fleet.inventory.balancer.listen}"
+        ask = Script("balancer_verify", (url, paths.api_key(fleet)))
+        answer = (
+            session.connections[machine]
+            .run(ask.text, stdin=f"{session_id}\n".encode(), timeout=30)
+            .stdout.split()
+        )
+        asked = answer[-1] if len(answer) >= 3 else None
+        document = {
+            "schema": 1,
+            "session": session_id,
+            "computed": computed.address if computed else None,
+            "asked": asked,
+            "home": order[0].id,
+            "next": [peer.id for peer in order[1:4]],
+        }
+        print(
+            dump(document)
+            if options.json
+            else table(
+                ("COMPUTED", "ASKED", "HOME"), [(document["computed"] or "-", asked or "-", order[0].id)]
+            )
+        )
+        return 0 if computed and asked == computed.address else 1
+
+    return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look)
+
+
+def logs(
+    options: Options,
+    chosen: Sequence[str],
+    *,
+    follow: bool,
+    since: str | None,
+    lines: int,
+    access: bool,
+    error: bool,
+) -> int:
+    """journalctl of instances, or a log file of the balancer; every line says whose it is when there are several."""
+    period = _since(since)
+
+    def machines(fleet: Fleet) -> tuple[int, ...]:
+        found = targets.resolve(fleet, chosen)
+        own = {instance.machine for instance in found.instances}
+        return tuple(
+            m
+            for m in fleet.machines
+            if m in own or (found.balancer and m == fleet.inventory.balancer.machine)
+        )
+
+    def look(session: Session) -> int:
+        found = targets.resolve(session.fleet, chosen)
+        wanted = [(i.id, i.machine, _journal(i.name, follow, period, lines)) for i in found.instances]
+        if found.balancer:
+            wanted.append(
+                (
+                    "balancer",
+                    session.fleet.inventory.balancer.machine,
+                    _balancer_log(session.fleet, follow, period, lines, access, error),
+                )
+            )
+        return _print_logs(session, wanted)
+
+    return with_session(options, machines, look)
+
+
+def _print_logs(session: Session, wanted: Sequence[tuple[str, int, str]]) -> int:
+    from concurrent.futures import ThreadPoolExecutor
+
+    prefix = len(wanted) > 1
+
+    def one(entry: tuple[str, int, str]) -> None:
+        name, machine, command = entry
+
+        def show(line: str) -> None:
+            sys.stdout.write(f"[{name}] {line}\n" if prefix else f"{line}\n")
+            sys.stdout.flush()
+
+        rest = ""
+
+        def take(text: str) -> None:
+            nonlocal rest
+            *whole, rest = (rest + text).split("\n")
+            for line in whole:
+                show(line)
+
+        session.connections[machine].run(command, timeout=7 * 86400, on_output=take)
+        if rest:
+            show(rest)
+
+    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+        list(pool.map(one, wanted))
+    return 0
+
+
+def _since(since: str | None) -> str | None:
+    """`1h` -> `-1h` for journalctl. Raises UsageError for anything else."""
+    if since is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]*[smhd]", since):
+        raise UsageError(f"--since {since}: a number and s, m, h or d, such as 30m")
+    return f"-{since}"
+
+
+def _journal(name: str, follow: bool, since: str | None, lines: int) -> str:
+    argv = ["exec", "journalctl", "-u", f"{name}.service", "--no-pager", "-o", "short-iso", "-n", str(lines)]
+    argv += ["--since", since] if since else []
+    return words(argv + (["-f"] if follow else []))
+
+
+def _balancer_log(
+    fleet: Fleet, follow: bool, since: str | None, lines: int, access: bool, error: bool
+) -> str:
+    if not access and not error:
+        return _journal(fleet.inventory.balancer.unit, follow, since, lines)
+    file = f"/var/log/fleetctl/{fleet.name}/{'access' if access else 'error'}.log"
+    return words(["exec", "tail", "-n", str(lines), *(["-F"] if follow else []), file])

@@ -1,0 +1,70 @@
+"""From inventory.yaml to a `Fleet`, or to every problem in it at once.
+
+Each problem is `file:line:col: key: message`, the line, and a caret. The way through a correct file is
+short and imports little; the wording of errors is in `explain`, read only when there is one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from fleetctl.errors import InventoryError, UsageError
+from fleetctl.fleet import allocation, document
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.schema import Inventory
+
+if TYPE_CHECKING:
+    from fleetctl.fleet.document import Document, Mistake
+
+DEFAULT = Path("inventory.yaml")
+VARIABLE = "FLEETCTL_INVENTORY"
+
+
+def find(explicit: Path | None = None) -> Path:
+    """The inventory to use: the one named, else ./inventory.yaml, else $FLEETCTL_INVENTORY.
+
+    Raises UsageError when there is none. A named file is not looked at: `load` says what is wrong with it.
+    """
+    if explicit is not None:
+        return explicit
+    if DEFAULT.is_file():
+        return DEFAULT
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    raise UsageError(
+        f"no inventory: there is no {DEFAULT} in this folder and {VARIABLE} is not set",
+        next_command="fleetctl -i FILE ...",
+    )
+
+
+def load(path: Path) -> Fleet:
+    """The fleet described by a file; raises InventoryError with all problems, in the order of the file."""
+    read = document.read(path)
+    inventory, mistakes = _validated(read)
+    if inventory is not None and not mistakes:
+        return Fleet(inventory, path)
+    from fleetctl.fleet import explain
+
+    raise InventoryError(explain.render(str(path), read, mistakes))
+
+
+def _validated(read: Document) -> tuple[Inventory | None, list[Mistake]]:
+    if read.mistakes and not isinstance(read.value, dict):
+        return None, read.mistakes
+    try:
+        inventory = Inventory.model_validate(read.value)
+    except ValidationError as error:
+        from fleetctl.fleet import explain
+
+        return None, [*read.mistakes, *explain.mistakes(read, error)]
+    problems = allocation.problems(inventory)
+    if problems:
+        from fleetctl.fleet import explain
+
+        return inventory, [*read.mistakes, *explain.placed(read, problems)]
+    return inventory, read.mistakes

@@ -1,0 +1,190 @@
+"""Checks before any change: everything that is wrong with a machine at once, from its facts. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.schema import Machine
+from fleetctl.observe.facts import Container, Facts, Listener
+
+BUSY_MB = 1024  # a row below is a shared context, not ownership (facts/npu-smi)
+GIB = 1 << 30
+NO_NGINX = (
+    "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty"
+)
+
+
+def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, ...], tuple[Container, ...]]:
+    """Units and containers that the inventory lists to clean and that are there; never ours."""
+    ours = {f"{instance.name}.service" for instance in fleet.on(machine.id)}
+    units = tuple(name for name in facts.foreign_units if name not in ours)
+    containers = tuple(
+        c
+        for c in facts.containers or ()
+        if c.label("fleet") != fleet.name and any(fnmatchcase(c.name, p) for p in machine.clean.containers)
+    )
+    return units, containers
+
+
+def machine_problems(fleet: Fleet, machine: Machine, facts: Facts) -> list[str]:
+    """Why `machine` cannot take its instances, each in words that name the holder or the missing thing."""
+    found = list(_software(fleet, facts))
+    found += _npus(fleet, machine, facts)
+    found += _ports(fleet, machine, facts)
+    found += [f"cannot reach {line}" for line in facts.unreachable_peers]
+    found += _disks(fleet, machine, facts)
+    return found
+
+
+def balancer_problems(fleet: Fleet, machine: Machine, facts: Facts) -> list[str]:
+    """Why the balancer's machine cannot take new backends, when it is not itself the one to be prepared."""
+    balancer = fleet.inventory.balancer
+    found = []
+    if facts.flavour is None:
+        found.append(NO_NGINX)
+    for port in (balancer.listen, balancer.state_listen):
+        for listener in _holders(facts, port, None):
+            if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
+                found.append(f"port {port} of the balancer is held by {words}")
+    return found + [f"cannot reach {line}" for line in facts.unreachable_peers]
+
+
+def source_problems(fleet: Fleet, source: Facts) -> Iterator[str]:
+    """What the source has to hold before anything can be copied from it."""
+    model = fleet.inventory.model
+    if source.model is None or not source.model.present:
+        yield f"the model {model.path} does not exist here, and this is the machine it is copied from"
+    if not source.host_keys:
+        yield "no readable /etc/ssh/ssh_host_*_key.pub: receivers could not pin this machine"
+
+
+def _software(fleet: Fleet, facts: Facts) -> Iterator[str]:
+    for tool in facts.missing_tools:
+        yield f"{tool} is not installed"
+    if facts.containers is None and "docker" not in facts.missing_tools:
+        yield "the Docker engine does not answer (systemctl status docker)"
+    for path in facts.missing_paths:
+        yield f"{path} does not exist, and the containers need it"
+    if facts.driver is None and str(fleet.inventory.accelerator.driver) not in facts.missing_paths:
+        yield f"no driver version in {fleet.inventory.accelerator.driver}/version.info"
+    if facts.machine == fleet.inventory.balancer.machine and facts.flavour is None:
+        yield NO_NGINX
+
+
+def _npus(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
+    if facts.npu is None:
+        yield f"npu-smi: {facts.failed.get('npu', 'not read')}"
+        return
+    wanted = {device for instance in fleet.on(machine.id) for device in instance.devices}
+    seen = {npu.id: npu for npu in facts.npu.npus}
+    _, cleaned = to_clean(machine, facts, fleet)
+    for device in sorted(wanted):
+        npu = seen.get(device)
+        if npu is None:
+            yield f"NPU {device} is not there (npu-smi lists {', '.join(map(str, sorted(seen))) or 'none'})"
+            continue
+        if npu.health != "OK":
+            yield f"NPU {device} reports health {npu.health}"
+        for process in npu.processes:
+            if process.memory_mb is not None and process.memory_mb < BUSY_MB:
+                continue
+            holder = facts.container_of(facts.npu_owners.get(process.pid))
+            if holder is None or not (holder.label("fleet") == fleet.name or holder in cleaned):
+                owner = (
+                    f"container {holder.name}" if holder else facts.npu_owners.get(process.pid) or "a process"
+                )
+                yield f"NPU {device} is held by {owner} (pid {process.pid}), which the inventory does not list to clean"
+
+
+def _ports(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
+    for instance in fleet.on(machine.id):
+        for listener in _holders(facts, instance.port, instance.host):
+            if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
+                yield f"port {instance.port} of {instance.id} is held by {words}"
+    balancer = fleet.inventory.balancer
+    if machine.id == balancer.machine:
+        for port in (balancer.listen, balancer.state_listen):
+            for listener in _holders(facts, port, None):
+                if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
+                    yield f"port {port} of the balancer is held by {words}"
+
+
+def _holders(facts: Facts, port: int, address: str | None) -> list[Listener]:
+    """Listeners that would clash; one per process is enough to name it."""
+    clash = {"0.0.0.0", "*", "::", address}  # noqa: S104
+    found = [x for x in facts.listeners or () if x.port == port and (address is None or x.address in clash)]
+    return found[:1]
+
+
+def foreign_holder(fleet: Fleet, machine: Machine, facts: Facts, listener: Listener) -> str | None:
+    """None if the holder of a port is ours or listed to clean, else how to recognise it."""
+    units, containers = to_clean(machine, facts, fleet)
+    published = next(
+        (c for c in facts.containers or () if listener.port in c.ports and c.state == "running"), None
+    )
+    if published is not None:
+        ours = published.label("fleet") == fleet.name
+        return None if ours or published in containers else f"container {published.name}"
+    if listener.owner == f"unit {fleet.inventory.balancer.unit}.service":
+        return None
+    if listener.owner is not None and listener.owner.removeprefix("unit ") in units:
+        return None
+    for process in machine.clean.processes:
+        if process.port == listener.port and _is(process.executable, listener.process):
+            return None
+    where = f", {listener.owner}" if listener.owner else ""
+    return f"{listener.process or 'an unknown process'} (pid {listener.pid}{where}), which is not listed to clean"
+
+
+def _is(executable: str, path: str | None) -> bool:
+    return path is not None and (path == executable or path.endswith(f"/{executable}"))
+
+
+def cleanable_process(machine: Machine, facts: Facts, port: int, executable: str) -> bool:
+    """Whether the listed process is the one that holds the port right now, outside our own unit."""
+    return any(x.port == port and _is(executable, x.process) for x in facts.listeners or ())
+
+
+def _disks(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
+    disk = facts.disks.get("state")
+    if disk is not None and disk.free < 16 << 20:
+        yield f"only {disk.free >> 20} MiB free on {disk.path}, where fleetctl keeps its state"
+
+
+def space_problems(fleet: Fleet, source: Facts, facts: Facts, *, image: bool, model: bool) -> Iterator[str]:
+    """Room for what will be copied: the image twice while it is loaded, the model once beside the old one."""
+    if image and source.image is not None and (disk := facts.disks.get("docker")) is not None:
+        needed = source.image.size * 2
+        if disk.free < needed:
+            yield f"image: {disk.free / GIB:.1f} GiB free on {disk.path}, {needed / GIB:.1f} GiB needed"
+    if (
+        model
+        and source.model is not None
+        and source.model.size
+        and (disk := facts.disks.get("model")) is not None
+    ):
+        partial = int(source.model.size * 1.02)
+        if disk.free < partial:
+            yield f"model: {disk.free / GIB:.2f} GiB free on {disk.path}, {partial / GIB:.2f} GiB needed"
+
+
+def equal_everywhere(facts: Iterable[Facts]) -> list[str]:
+    """Driver versions that differ between machines."""
+    versions: dict[str, list[int]] = {}
+    for one in facts:
+        if one.driver is not None:
+            versions.setdefault(one.driver, []).append(one.machine)
+    if len(versions) < 2:
+        return []
+    listed = "; ".join(f"{version} on {', '.join(map(str, ids))}" for version, ids in versions.items())
+    return [f"driver versions differ between machines: {listed}"]
+
+
+def api_key_shape(key: str) -> str | None:
+    """A key that cannot travel in an HTTP header, or is no key."""
+    if not re.fullmatch(r"[\x21-\x7e]{8,512}", key):
+        return "the API key has to be 8 to 512 printable characters without spaces"
+    return None

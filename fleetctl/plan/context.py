@@ -1,0 +1,79 @@
+"""What a step needs to know to say which operations it wants: desired and observed state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fleetctl.balancer.peers import Peer, PeerState
+from fleetctl.commands import paths
+from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.observe.facts import Facts
+from fleetctl.plan import desired
+from fleetctl.plan.operation import EditPeers
+from fleetctl.plan.release import Release
+
+
+@dataclass(frozen=True)
+class Context:
+    """`machines`: those the command is about, in joining order. `peers`: the table as it will be at this point."""
+
+    fleet: Fleet
+    facts: Mapping[int, Facts]
+    machines: tuple[int, ...]
+    key_hash: str
+    stamp: str
+    release: Release | None = None
+    users: Mapping[int, str] = field(default_factory=dict)
+    peers: tuple[Peer, ...] = ()
+
+    @property
+    def balancer(self) -> int:
+        return self.fleet.inventory.balancer.machine
+
+    @property
+    def source(self) -> int:
+        return self.fleet.inventory.source
+
+    @property
+    def state_url(self) -> str:
+        return f"http://127.0.0.1:{self.fleet.inventory.balancer.state_listen}/state"
+
+    @property
+    def listen_url(self) -> str:
+        return f"http://127.0.0.1:{self.fleet.inventory.balancer.listen}"
+
+    def new_image(self, machine: int) -> bool:
+        """Whether the machine lacks the image or has another content than the source."""
+        wanted, seen = self.facts[self.source].image, self.facts[machine].image
+        return seen is None or (wanted is not None and seen.content != wanted.content)
+
+    @cached_property
+    def comparisons(self) -> dict[str, desired.Comparison]:
+        """Every instance of the command's machines, by id."""
+        return {
+            instance.id: desired.compare(
+                self.fleet, instance, self.facts[instance.machine], new_image=self.new_image(instance.machine)
+            )
+            for machine in self.machines
+            for instance in self.fleet.on(machine)
+        }
+
+    def edit(self, change: Callable[[tuple[Peer, ...]], tuple[Peer, ...]]) -> EditPeers:
+        return EditPeers(change, paths.peers(self.fleet), self.state_url)
+
+
+def set_state(
+    fleet: Fleet, which: tuple[Instance, ...], state: PeerState
+) -> Callable[[tuple[Peer, ...]], tuple[Peer, ...]]:
+    """An edit that gives instances a state. Those that are not in the table yet take their place in its order."""
+    wanted = {instance.id: Peer(instance.id, instance.address, state=state) for instance in which}
+    rank = {instance.id: position for position, instance in enumerate(fleet.instances)}
+
+    def edit(peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+        kept = {peer.id: peer for peer in peers if peer.id in rank}
+        merged = {**kept, **wanted}
+        return tuple(sorted(merged.values(), key=lambda peer: rank[peer.id]))
+
+    return edit

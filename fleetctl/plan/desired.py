@@ -1,0 +1,106 @@
+"""What a machine should look like, and whether it does: the comparison every plan and `status` are made from. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+
+from fleetctl.balancer import config
+from fleetctl.commands import paths, units
+from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.observe.facts import Facts
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class DesiredInstance:
+    instance: Instance
+    unit_text: str
+    spec: str
+
+
+def instance(fleet: Fleet, which: Instance, facts: Facts) -> DesiredInstance:
+    text, spec = units.instance(fleet, which, facts.topology)
+    return DesiredInstance(which, text, spec)
+
+
+class State(str, Enum):
+    UP_TO_DATE = "up to date"
+    CREATE = "create"
+    RECREATE = "recreate"
+    START = "start"
+    STOPPED = "stopped on purpose"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of one instance: what has to happen and why. `write_unit`: the unit file has another text."""
+
+    desired: DesiredInstance
+    state: State
+    reason: str
+    write_unit: bool
+
+
+def compare(fleet: Fleet, which: Instance, facts: Facts, *, new_image: bool) -> Comparison:
+    """Desired against observed for one instance. `new_image`: this plan changes the machine's image."""
+    desired = instance(fleet, which, facts)
+    seen = facts.files.get(str(paths.unit(which.name)))
+    write_unit = seen != sha256(desired.unit_text)
+    state, reason = _state(fleet, desired, facts, seen, write_unit, new_image)
+    return Comparison(desired, state, reason, write_unit)
+
+
+def _state(
+    fleet: Fleet, desired: DesiredInstance, facts: Facts, seen: str | None, write_unit: bool, new_image: bool
+) -> tuple[State, str]:
+    which = desired.instance
+    if which.name in facts.stopped:
+        note = facts.stopped[which.name]
+        return State.STOPPED, f"stopped by {note.who} {note.when}".rstrip()
+    container, unit = facts.container(which.name), facts.units.get(which.name)
+    if seen is None:
+        return State.CREATE, "it has no unit"
+    if container is None or container.state != "running" or unit is None or unit.active != "active":
+        return (
+            State.START,
+            f"unit {unit.active if unit else 'unknown'}, container {container.state if container else 'absent'}",
+        )
+    if container.label("fleet") != fleet.name:
+        return State.RECREATE, "its container is not this fleet's"
+    if container.label("spec") != desired.spec:
+        old, new = container.label("tokens"), str(fleet.tokens or 0)
+        return State.RECREATE, f"mtp {old} -> {new}" if old != new else "its flags, mounts or devices differ"
+    if new_image or (facts.image is not None and container.image_id != facts.image.id):
+        return State.RECREATE, "it runs another image"
+    if write_unit:
+        return State.RECREATE, "its unit was changed by hand or by a newer fleetctl"
+    health = facts.health.get(which.index)
+    if unit.enabled != "enabled":
+        return State.START, f"its unit is {unit.enabled}"
+    if health is None or health.http != 200:
+        return State.START, f"/health answers {health.http if health and health.http else 'nothing'}"
+    return State.UP_TO_DATE, ""
+
+
+@dataclass(frozen=True)
+class DesiredBalancer:
+    """`files` by path relative to the balancer's folder; `hash` is what the running balancer has to say of itself."""
+
+    files: dict[str, str]
+    hash: str
+    unit_text: str
+
+
+def balancer(fleet: Fleet, facts: Facts) -> DesiredBalancer | None:
+    """None where the machine has no usable nginx (a preflight problem)."""
+    flavour = config.FLAVOURS.get(facts.flavour or "")
+    if flavour is None:
+        return None
+    files = config.render(fleet, flavour)
+    text = units.balancer(fleet, flavour.binary, config.open_files(fleet))
+    return DesiredBalancer(files, config.config_hash(files), text)

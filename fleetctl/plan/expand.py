@@ -1,0 +1,86 @@
+"""expand(playbook, desired, observed) -> operations. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleetctl.plan import checks, steps
+from fleetctl.plan.context import Context
+from fleetctl.plan.desired import State
+from fleetctl.plan.operation import Group, Node, Plan, sequence
+from fleetctl.plan.playbook import Playbook, Stage
+
+
+def expand(playbook: Playbook, context: Context, command: str) -> Plan:
+    """The operations that bring the command's machines to the desired state, none when they are there."""
+    stages: list[Node] = []
+    for stage in playbook.stages:
+        group, context = _stage(stage, context)
+        stages.append(group)
+    root = sequence(playbook.name, *stages)
+    work = [op for op in root.operations() if op.step not in ("release", "record")]
+    if not work and not _new_release(context):
+        root = sequence(playbook.name)
+    return Plan(command, context.fleet.name, root, notes=_notes(context))
+
+
+def _new_release(context: Context) -> bool:
+    """A release with nothing to do is still recorded when it asks for something else than the last one."""
+    return context.release is not None and context.release.outcome != "good"
+
+
+def _stage(stage: Stage, context: Context) -> tuple[Group, Context]:
+    machines: list[Node] = []
+    for machine in context.machines:
+        machines.append(
+            sequence(str(machine), *(steps.STEPS[step](context, machine) for step in stage.steps))
+        )
+        if "join" in stage.steps:
+            context = _joined(context, machine)
+    group = Group(stage.name, sequence(stage.name, *machines).children, parallel=stage.parallel)
+    return group, context
+
+
+def _joined(context: Context, machine: int) -> Context:
+    """Later machines see the table, and a balancer, as this one leaves them."""
+    after = replace(context, peers=steps.after_join(context, machine))
+    object.__setattr__(after, "comparisons", context.comparisons)
+    return after
+
+
+def _notes(context: Context) -> tuple[str, ...]:
+    notes = [
+        f"{c.desired.instance.id} stays stopped: {c.reason} (fleetctl start {c.desired.instance.id})"
+        for c in context.comparisons.values()
+        if c.state is State.STOPPED
+    ]
+    return tuple(notes)
+
+
+def problems(context: Context) -> dict[int, list[str]]:
+    """Everything that is wrong before any change, by machine."""
+    fleet, source = context.fleet, context.facts[context.source]
+    found: dict[int, list[str]] = {}
+    for machine in sorted({*context.machines, context.balancer}):
+        facts = context.facts[machine]
+        listed = (
+            checks.machine_problems(fleet, fleet.machines[machine], facts)
+            if machine in context.machines
+            else checks.balancer_problems(fleet, fleet.machines[machine], facts)
+        )
+        needs_image = machine in context.machines and context.new_image(machine)
+        needs_model = _needs_model(context, machine)
+        listed += checks.space_problems(fleet, source, facts, image=needs_image, model=needs_model)
+        if listed:
+            found[machine] = listed
+    whole = [*checks.source_problems(fleet, source), *checks.equal_everywhere(context.facts.values())]
+    if whole:
+        found.setdefault(context.source, []).extend(whole)
+    return found
+
+
+def _needs_model(context: Context, machine: int) -> bool:
+    source, seen = context.facts[context.source].model, context.facts[machine].model
+    if machine == context.source or machine not in context.machines or context.fleet.inventory.model.shared:
+        return False
+    return seen is None or source is None or seen.verified is None or seen.verified != source.verified

@@ -1,0 +1,157 @@
+"""What one look at a starting instance means: serving, still loading, or dead. Pure.
+
+Fail at once on dead, not on slow (design, promise 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fleetctl.fleet.fleet import Instance
+from fleetctl.observe.facts import parse_json
+from fleetctl.observe.npu_smi import parse_info
+from fleetctl.observe.observe import sections
+from fleetctl.plan.checks import BUSY_MB
+from fleetctl.plan.operation import Judgement, Verdict
+
+IDLE_MB = 6 * 1024  # an idle card shows 2.8 to 3.5 GB (facts/ascend-vllm.md 2.5)
+FATAL = ("get_arch", "EngineCore failed to start", "unrecognized arguments", "Address already in use")
+
+
+def _dead(words: str) -> Judgement:
+    return Judgement(Verdict.DEAD, words)
+
+
+def _pending(words: str) -> Judgement:
+    return Judgement(Verdict.PENDING, words)
+
+
+def serving(instance: Instance, model: str) -> Callable[[str], Judgement]:
+    """Judge the output of `gate.sh`: unit, container, health, name, 401, a real completion, and its own NPUs."""
+
+    def judge(text: str) -> Judgement:
+        part = sections(text)
+        unit = dict(line.split("=", 1) for line in part.get("unit", "").splitlines() if "=" in line)
+        if unit.get("ActiveState") in ("failed", "inactive"):
+            return _dead(
+                f"unit {unit.get('ActiveState')} ({unit.get('Result')}, exit {unit.get('ExecMainStatus')})"
+            )
+        restarts = int(unit.get("NRestarts") or 0)
+        if restarts >= 2:
+            return _dead(f"it keeps dying: {restarts} restarts")
+        if part.get("health", "").strip() != "200":
+            log = part.get("log", "").strip()
+            if any(sign in log for sign in FATAL):
+                return _dead(log)
+            return _pending(f"loading ({log[-90:]})" if log else "loading")
+        return _answers(part, instance, model)
+
+    return judge
+
+
+def _answers(part: dict[str, str], instance: Instance, model: str) -> Judgement:
+    listed = parse_json(part.get("models", ""))
+    names = [entry.get("id") for entry in listed.get("data", [])] if isinstance(listed, dict) else []
+    if model not in names:
+        return _dead(
+            f"/v1/models lists {', '.join(map(str, names)) or part.get('models', '').strip()[:80]}, not {model}"
+        )
+    if part.get("unauthorized", "").strip() != "401":
+        return _dead(f"it answers {part.get('unauthorized', '').strip()} without a key, 401 was due")
+    body, _, code = part.get("completion", "").strip().rpartition("\n")
+    answer = parse_json(body)
+    if code.strip() != "200" or not isinstance(answer, dict) or not answer.get("choices"):
+        return _pending(f"a completion answers {code.strip() or 'nothing'}")
+    return _own_devices(part, instance)
+
+
+def _own_devices(part: dict[str, str], instance: Instance) -> Judgement:
+    """Exactly its own NPUs have a process of its container."""
+    pids = {int(line) for line in part.get("pids", "").split() if line.isdigit()}
+    report = parse_info(part.get("npu", ""))
+    if report is None:
+        return _pending("npu-smi gives no answer")
+    held = {
+        npu.id
+        for npu in report.npus
+        for process in npu.processes
+        if process.pid in pids and (process.memory_mb is None or process.memory_mb >= BUSY_MB)
+    }
+    if held != set(instance.devices):
+        wanted, seen = _list(instance.devices), _list(held)
+        return _dead(f"it runs on NPUs {seen}, {wanted} were due: check accelerator.device_mode")
+    return Judgement(Verdict.PASS, "serving")
+
+
+def _list(devices: set[int] | tuple[int, ...]) -> str:
+    return ",".join(map(str, sorted(devices))) or "none"
+
+
+def devices_free(instance: Instance) -> Callable[[str], Judgement]:
+    """Judge `npu-smi info`: the instance's NPUs are healthy and hold no process."""
+
+    def judge(text: str) -> Judgement:
+        report = parse_info(text)
+        if report is None:
+            return _pending("npu-smi gives no answer")
+        seen = {npu.id: npu for npu in report.npus}
+        for device in instance.devices:
+            npu = seen.get(device)
+            if npu is None:
+                return _dead(f"NPU {device} is not there")
+            busy = [p for p in npu.processes if p.memory_mb is None or p.memory_mb >= BUSY_MB]
+            if busy:
+                return _pending(
+                    f"NPU {device} still holds {', '.join(f'{p.name} (pid {p.pid})' for p in busy)}"
+                )
+            if npu.hbm_used_mb is not None and npu.hbm_used_mb > IDLE_MB:
+                return _pending(f"NPU {device} still has {npu.hbm_used_mb} MB in use")
+        return Judgement(Verdict.PASS, "free")
+
+    return judge
+
+
+def drained(instance: Instance) -> Callable[[str], Judgement]:
+    """Judge the balancer's state document: nothing in flight on the instance."""
+
+    def judge(text: str) -> Judgement:
+        state = parse_json(text)
+        peers = state.get("peers", []) if isinstance(state, dict) else None
+        if peers is None:
+            return _pending("the balancer gives no answer")
+        inflight = next((peer.get("inflight") for peer in peers if peer.get("id") == instance.id), 0)
+        if inflight:
+            return _pending(f"{inflight} requests in flight")
+        return Judgement(Verdict.PASS, "nothing in flight")
+
+    return judge
+
+
+def config_loaded(wanted: str) -> Callable[[str], Judgement]:
+    """Judge the state document: the running balancer says it has this configuration."""
+
+    def judge(text: str) -> Judgement:
+        state = parse_json(text)
+        seen = state.get("config") if isinstance(state, dict) else None
+        if seen == wanted:
+            return Judgement(Verdict.PASS, "loaded")
+        return _pending(f"the balancer says {seen or 'nothing'}, {wanted} was due")
+
+    return judge
+
+
+def answered_by(expected: dict[str, str]) -> Callable[[str], Judgement]:
+    """Judge `balancer_verify.sh`: every session answered 200 from the backend that its key computes to."""
+
+    def judge(text: str) -> Judgement:
+        seen = {w[0]: w[1:] for w in map(str.split, text.splitlines()) if len(w) >= 2}
+        wrong = []
+        for session, address in expected.items():
+            code, *rest = seen.get(session, ["000"])
+            if code != "200" or rest != [address]:
+                wrong.append(f"{session}: {code} from {rest[0] if rest else 'nobody'}, {address} was due")
+        if wrong:
+            return _pending(f"{len(wrong)} of {len(expected)} backends: {'; '.join(wrong[:3])}")
+        return Judgement(Verdict.PASS, f"{len(expected)} backends answer as computed")
+
+    return judge

@@ -1,0 +1,177 @@
+"""One command against the fleet: connect, observe, decide what is desired, plan, execute. Effects live here and below."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cached_property
+
+from fleetctl.balancer import peers as peers_file
+from fleetctl.balancer.peers import Peer, PeersError
+from fleetctl.commands import paths, probe
+from fleetctl.commands.script import Script
+from fleetctl.errors import CommandError, FleetctlError, UnreachableError
+from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.fleet.secrets import Secret, resolve
+from fleetctl.observe import observe
+from fleetctl.observe.facts import Facts
+from fleetctl.plan import checks, release
+from fleetctl.plan.context import Context
+from fleetctl.plan.executor import Executor, StepResult
+from fleetctl.plan.operation import Plan
+from fleetctl.remote.connection import Connection
+from fleetctl.remote.fanout import Connections
+
+PROBE_SECONDS = 60.0
+
+
+@dataclass
+class Session:
+    """Open connections to some machines and what was seen there. `errors`: machines without facts, with the reason."""
+
+    fleet: Fleet
+    connections: Connections
+    say: Callable[[str, str], None]
+    facts: dict[int, Facts] = field(default_factory=dict)
+    errors: dict[int, FleetctlError] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> Secret:
+        """The API key. Raises SecretError when its reference does not resolve or it is no key."""
+        secret = resolve(self.fleet.inventory.secrets.api_key, self.fleet.path.parent)
+        if (problem := checks.api_key_shape(secret.reveal())) is not None:
+            raise CommandError(problem)
+        return secret
+
+    def look(self, machines: Iterable[int], script: Callable[[int], str]) -> None:
+        """One round trip to every machine, side by side; answers go to `facts` or `errors`."""
+
+        def one(connection: Connection, machine: int) -> Facts:
+            result = connection.run(script(machine), timeout=PROBE_SECONDS)
+            if result.rc != 0:
+                raise CommandError(
+                    result.stderr.strip() or f"the probe ended with {result.rc}", step="observe"
+                )
+            return observe.parse(machine, result.stdout)
+
+        ids = tuple(machines)
+        found = self.connections.map(lambda connection: one(connection, connection.target.id), ids)
+        for machine, answer in found.items():
+            if isinstance(answer, FleetctlError):
+                answer.machine = answer.machine or machine
+                self.errors[machine] = answer
+            else:
+                self.facts[machine] = answer
+
+    def status(self, machines: Iterable[int], *, npu: bool = False) -> None:
+        self.look(machines, lambda m: probe.status(self.fleet, self.fleet.machines[m], npu=npu))
+        self._apply_release()
+
+    def full(self, machines: Iterable[int], overrides: Overrides | None = None) -> None:
+        """Facts for a plan, once no step of an earlier run is alive on the machines.
+
+        `overrides`: what this command asks for; None keeps those of the release in force.
+        """
+        ids = tuple(machines)
+        wait = Script("settle", (), self.fleet.name).text
+        self.look(ids, lambda m: f"{_in_subshell(wait)}{probe.full(self.fleet, self.fleet.machines[m])}")
+        before = self.fleet.image
+        self._apply_release(overrides)
+        if self.fleet.image != before:
+            self.look(ids, lambda m: probe.full(self.fleet, self.fleet.machines[m]))
+
+    def _apply_release(self, overrides: Overrides | None = None) -> None:
+        current = self.release
+        wanted = overrides if overrides is not None else current.overrides if current else Overrides()
+        self.fleet = self.fleet.with_overrides(release.needed(self.fleet, wanted))
+
+    @property
+    def release(self) -> release.Release | None:
+        return release.newest(facts.release for facts in self.facts.values())
+
+    def context(self, machines: Iterable[int], command: str, *, new_release: bool) -> Context:
+        """What steps need. With `new_release`, a changed desired state becomes the next release."""
+        current = self.release
+        wanted = current
+        if new_release and (
+            current is None or current.overrides != self.fleet.overrides or current.outcome != "good"
+        ):
+            same = current is not None and current.overrides == self.fleet.overrides
+            number = current.number if current and same else (current.number if current else 0) + 1
+            wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running")
+            if current and same:
+                wanted = replace(wanted, when=current.when, who=current.who, command=current.command)
+        order = [m for m in self.fleet.machines if m in set(machines)]
+        return Context(
+            fleet=self.fleet,
+            facts=self.facts,
+            machines=tuple(order),
+            key_hash=hashlib.sha256(self.key.reveal().encode()).hexdigest(),
+            stamp=now().replace(":", ""),
+            release=wanted,
+            users={m: self.connections[m].target.user for m in self.facts},
+            peers=self.peers(),
+        )
+
+    def peers(self) -> tuple[Peer, ...]:
+        """The peers file as it is. Raises PeersError when somebody broke it."""
+        facts = self.facts.get(self.fleet.inventory.balancer.machine)
+        if facts is None or facts.peers is None:
+            return ()
+        try:
+            return peers_file.parse(facts.peers)
+        except PeersError as error:
+            raise PeersError(
+                error.cause,
+                machine=facts.machine,
+                step="observe",
+                state=f"{paths.peers(self.fleet)} is broken; the balancer keeps the last good one",
+                next_command="remove that file, then fleetctl rollout",
+            ) from None
+
+    def lint_engine(self, context: Context) -> list[str]:
+        """The fleet's flags against what the image itself says it knows, asked once per image."""
+        from fleetctl.fleet import flags
+
+        source = self.facts[context.source]
+        if source.image is None:
+            return []
+        script = Script(
+            "engine_help", (self.fleet.image, paths.engine_help(self.fleet, source.image.content))
+        )
+        result = self.connections[context.source].run(script.text, timeout=150)
+        if result.rc != 0:
+            return [f"`vllm serve --help=all` of {self.fleet.image} failed: {result.stderr.strip()[-200:]}"]
+        return [
+            str(problem) for problem in flags.lint_flags(self.fleet.engine, flags.parse_help(result.stdout))
+        ]
+
+    def execute(self, plan: Plan) -> list[StepResult]:
+        executor = Executor(self.fleet.name, self.connections, lambda: self.key, self.say)
+        return executor.execute(plan)
+
+    def require(self, machines: Iterable[int]) -> None:
+        """Raise the first error among machines that the command cannot do without."""
+        for machine in machines:
+            if machine in self.errors:
+                raise self.errors[machine]
+            if machine not in self.facts:
+                raise UnreachableError("not observed", machine=machine)
+
+
+def _in_subshell(text: str) -> str:
+    """The lock is let go before the probe runs."""
+    return f"(\n{text}) || exit $?\n"
+
+
+def now() -> str:
+    """RFC 3339, UTC, seconds."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def who() -> str:
+    return f"{getpass.getuser()}@{platform.node()}"

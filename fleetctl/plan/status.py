@@ -1,0 +1,167 @@
+"""The state of the fleet as one document (design, section 3): what the table, the JSON and the exit code are made from.
+
+Pure. What is unknown is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleetctl.balancer.peers import Peer
+from fleetctl.commands import docker
+from fleetctl.errors import FleetctlError
+from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.observe.facts import Facts
+
+BAD = ("failed", "parked", "down", "unhealthy", "unreachable")
+SERVING = "serving"
+
+
+def document(
+    fleet: Fleet, facts: Mapping[int, Facts], errors: Mapping[int, FleetctlError], peers: tuple[Peer, ...]
+) -> dict[str, Any]:
+    """One versioned document; machines in joining order, those that did not answer included."""
+    balancer = fleet.inventory.balancer
+    seen = facts.get(balancer.machine)
+    live = seen.balancer if seen else None
+    machines = [
+        _machine(fleet, machine, facts.get(machine), errors.get(machine), peers) for machine in fleet.machines
+    ]
+    current = max(
+        (f.release for f in facts.values() if f.release), key=lambda r: r.get("number", 0), default=None
+    )
+    return {
+        "schema": 1,
+        "fleet": fleet.name,
+        "verdict": verdict(machines, live is not None, bool(facts)),
+        "release": current,
+        "machines": machines,
+        "balancer": {
+            "machine": balancer.machine,
+            "listen": balancer.listen,
+            "unit": _unit(seen, balancer.unit),
+            "backends": len(live.peers) if live else None,
+            "up": sum(peer.state == "up" for peer in live.peers) if live else None,
+            "config": live.config if live else None,
+            "peers": live.version if live else None,
+        },
+    }
+
+
+def verdict(machines: list[dict[str, Any]], balancer_answers: bool, anybody: bool) -> str:
+    """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen."""
+    if not anybody:
+        return "unknown"
+    instances = [instance for machine in machines for instance in machine["instances"]]
+    states = {instance["state"] for instance in instances}
+    if not balancer_answers or any(state in BAD for state in states):
+        return "critical"
+    odd = any(i["drift"] or i["balancer"] != "up" for i in instances)
+    return "warn" if states != {SERVING} or odd else "ok"
+
+
+def _unit(facts: Facts | None, name: str) -> dict[str, Any] | None:
+    unit = facts.units.get(name) if facts else None
+    return {"active": unit.active, "enabled": unit.enabled, "restarts": unit.restarts} if unit else None
+
+
+def _machine(
+    fleet: Fleet, machine: int, facts: Facts | None, error: FleetctlError | None, peers: tuple[Peer, ...]
+) -> dict[str, Any]:
+    return {
+        "id": machine,
+        "reachable": facts is not None,
+        "error": error.cause if error else None,
+        "instances": [_instance(fleet, instance, facts, peers) for instance in fleet.on(machine)],
+    }
+
+
+def _instance(fleet: Fleet, which: Instance, facts: Facts | None, peers: tuple[Peer, ...]) -> dict[str, Any]:
+    container = facts.container(which.name) if facts else None
+    health = facts.health.get(which.index) if facts else None
+    peer = next((peer for peer in peers if peer.id == which.id), None)
+    in_table = {"up": "up", "drain": "draining", "off": "down"}[peer.state.value] if peer else "absent"
+    stopped = facts.stopped.get(which.name) if facts else None
+    spec = container.label("spec") if container else None
+    tokens = container.label("tokens") if container else None
+    return {
+        "id": which.id,
+        "name": which.name,
+        "npus": list(which.devices),
+        "port": which.port,
+        "address": which.address,
+        "state": _state(which, facts, in_table),
+        "unit": _unit(facts, which.name),
+        "container": {"id": container.id[:12], "state": container.state, "image": container.image_id[:19]}
+        if container
+        else None,
+        "health": {"http": health.http, "model": health.model} if health else None,
+        "balancer": in_table,
+        "mtp": int(tokens) if tokens and tokens.isdigit() else None,
+        "spec": spec,
+        "drift": _drift(fleet, which, facts, spec) if facts else None,
+        "stopped": {"who": stopped.who, "when": stopped.when, "reason": stopped.reason} if stopped else None,
+    }
+
+
+def _drift(fleet: Fleet, which: Instance, facts: Facts, spec: str | None) -> bool | None:
+    """The running container is not what the desired state asks for; None where nothing runs."""
+    if spec is None:
+        return None
+    return spec != docker.spec(docker.run_arguments(fleet, which, facts.topology))
+
+
+def _state(which: Instance, facts: Facts | None, in_table: str) -> str:
+    if facts is None:
+        return "unreachable"
+    unit, health = facts.units.get(which.name), facts.health.get(which.index)
+    if which.name in facts.stopped:
+        return "stopped"
+    if unit is None or unit.active == "absent":
+        return "absent"
+    if unit.active == "failed":
+        return "parked" if unit.result == "start-limit-hit" or unit.restarts >= 4 else "failed"
+    if unit.active != "active" or facts.container(which.name) is None:
+        return "restarting" if unit.active == "activating" else "down"
+    if health is None or not health.http:
+        return "loading"
+    if health.http != 200:
+        return "unhealthy"
+    return "draining" if in_table == "draining" else SERVING
+
+
+def problems(document: Mapping[str, Any]) -> list[str]:
+    """What is wrong, each with the next command."""
+    found = []
+    for machine in document["machines"]:
+        if not machine["reachable"]:
+            found.append(f"{machine['id']}: {machine['error']}")
+            continue
+        for one in machine["instances"]:
+            found += _instance_problem(one)
+    if document["balancer"]["backends"] is None:
+        found.append(
+            f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error"
+        )
+    release = document["release"]
+    if release and release.get("outcome") == "running":
+        found.append(
+            f"release {release.get('number')} is half rolled out: {release.get('command')} finishes it"
+        )
+    return found
+
+
+def _instance_problem(one: Mapping[str, Any]) -> list[str]:
+    name, state = one["id"], one["state"]
+    if state == "stopped":
+        note = one["stopped"]
+        why = f" ({note['reason']})" if note["reason"] else ""
+        return [f"{name} stopped on purpose by {note['who']}{why}: fleetctl start {name}"]
+    if state == "parked":
+        return [f"{name} is parked after too many starts: fleetctl logs {name}; fleetctl start {name}"]
+    if state in BAD:
+        return [f"{name} is {state}: fleetctl logs {name}; fleetctl restart {name}"]
+    if one["drift"]:
+        return [f"{name} does not run the desired state: fleetctl plan; fleetctl rollout"]
+    return []

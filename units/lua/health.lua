@@ -1,0 +1,108 @@
+-- Which backends are alive, as seen from here: what users' requests meet (passive) and what probes find.
+--
+-- Shared by all workers, per peer: h suspect or down, by the prober; e ejected, runs out by itself;
+-- f failures in a row; k how often ejected lately; p when it last proved that it works; t a request timed out.
+
+local probe = require "probe"
+
+local EJECT_AFTER = 3             -- failures in a row
+local EJECT_SECONDS = 10          -- doubled each time ...
+local EJECT_MAX = 120             -- ... up to this
+local FORGET_SECONDS = 600        -- without an ejection, doubling starts over
+
+local dict = ngx.shared.fleetctl_state
+
+local health = {}
+
+local progress = {}               -- id -> time of the last bytes this worker saw, until the next tick
+
+-- Keys are built once per peer: this runs for every request.
+local function keys_of(peer)
+    local keys = peer.health_keys
+    if not keys then
+        keys = { h = "h:" .. peer.id, e = "e:" .. peer.id, f = "f:" .. peer.id }
+        peer.health_keys = keys
+    end
+    return keys
+end
+
+function health.usable(peer)
+    local keys = keys_of(peer)
+    return not dict:get(keys.h) and not dict:get(keys.e)
+end
+
+-- ok, suspect, down or ejected.
+function health.of(peer)
+    local keys = keys_of(peer)
+    return dict:get(keys.h) or dict:get(keys.e) and "ejected" or "ok"
+end
+
+local function eject(peer, kind)
+    local times = dict:incr("k:" .. peer.id, 1, 0, FORGET_SECONDS) or 1
+    local seconds = math.min(EJECT_MAX, EJECT_SECONDS * 2 ^ (times - 1))
+    dict:set(keys_of(peer).e, kind, seconds)
+    dict:delete(keys_of(peer).f)
+    ngx.log(ngx.WARN, "peer ", peer.id, " ejected for ", seconds, " s: ", kind)
+end
+
+-- A try on this peer failed; `kind` as failure.lua names it.
+function health.failed(peer, kind)
+    if kind == "timeout" then
+        dict:set("t:" .. peer.id, ngx.now())
+    elseif kind ~= "stale" then
+        local failures = dict:incr(keys_of(peer).f, 1, 0) or 0
+        if failures >= EJECT_AFTER and not dict:get(keys_of(peer).e) then
+            eject(peer, kind)
+        end
+    end
+end
+
+-- Bytes of an answer came from this peer.
+function health.progress(id)
+    progress[id] = ngx.now()
+end
+
+-- This peer answered a request properly.
+function health.worked(peer)
+    local keys = keys_of(peer)
+    if dict:get(keys.f) or dict:get(keys.e) then
+        dict:delete(keys.f)
+        dict:delete(keys.e)
+    end
+end
+
+local usable_now
+
+-- How many peers take requests, as of the last tick; those up when none is healthy.
+function health.count(list)
+    if usable_now then
+        return usable_now
+    end
+    local up, well = 0, 0
+    for i = 1, #list do
+        if list[i].state == "up" then
+            up = up + 1
+            if health.usable(list[i]) then
+                well = well + 1
+            end
+        end
+    end
+    usable_now = well > 0 and well or up
+    return usable_now
+end
+
+-- In every worker, every half second; one of them (`lead`) probes.
+function health.refresh(lead, list)
+    for id, at in pairs(progress) do
+        dict:set("p:" .. id, at)
+        progress[id] = nil
+    end
+    usable_now = nil
+    if lead then
+        probe.tick(list)
+    else
+        probe.forget()
+    end
+end
+
+return health
