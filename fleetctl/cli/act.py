@@ -47,9 +47,7 @@ def act(
     return with_session(options, machines, go)
 
 
-def _plan(
-    session: Session, verb: str, command: str, chosen: targets.Targets, *, now_: bool, reason: str
-) -> Plan:
+def _plan(session: Session, verb: str, command: str, chosen: targets.Targets, *, now_: bool, reason: str) -> Plan:
     own = {instance.machine for instance in chosen.instances}
     context = session.context(own, command, new_release=False)
     if chosen.balancer and not chosen.instances:

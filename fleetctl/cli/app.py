@@ -13,13 +13,9 @@ from fleetctl import __version__
 from fleetctl.cli import complete
 from fleetctl.errors import FleetctlError, UsageError
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-Inventory = Annotated[
-    Optional[Path], typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)
-]  # noqa: UP045
+Inventory = Annotated[Path | None, typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)]
 Output = Annotated[str, typer.Option("-o", "--output", help="table, wide or json.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
@@ -35,14 +31,10 @@ Targets = Annotated[
         show_default=False,
     ),
 ]
-Machines = Annotated[
-    list[str], typer.Argument(help="Machine ids such as 67.", autocompletion=complete.machines)
-]
+Machines = Annotated[list[str], typer.Argument(help="Machine ids such as 67.", autocompletion=complete.machines)]
 SomeMachines = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Argument(
-        help="Machine ids; all when none is given.", autocompletion=complete.machines, show_default=False
-    ),
+    typer.Argument(help="Machine ids; all when none is given.", autocompletion=complete.machines, show_default=False),
 ]
 
 
@@ -127,12 +119,10 @@ def add_machine(
 @app.command()
 def rollout(
     mtp: Annotated[
-        Optional[int], typer.Option("--mtp", min=0, max=15, help="num_speculative_tokens of this release.")
-    ] = None,  # noqa: UP045
+        int | None, typer.Option("--mtp", min=0, max=15, help="num_speculative_tokens of this release.")
+    ] = None,
     image: Annotated[Optional[str], typer.Option("--image", help="Image reference of this release.")] = None,  # noqa: UP045
-    settings: Annotated[
-        Optional[list[str]], typer.Option("--set", help="engine.KEY=VALUE, several times.")
-    ] = None,  # noqa: UP045
+    settings: Annotated[list[str] | None, typer.Option("--set", help="engine.KEY=VALUE, several times.")] = None,
     machines: Annotated[Optional[str], typer.Option("--machines", help="Only these, such as 66,67.")] = None,  # noqa: UP045
     inventory: Inventory = None,
     output: Output = "table",
@@ -275,9 +265,7 @@ def route(session: str, inventory: Inventory = None, output: Output = "table") -
 @app.command()
 def trust(
     machine: Annotated[str, typer.Argument(autocompletion=complete.machines)],
-    fingerprint: Annotated[
-        Optional[str], typer.Option("--fingerprint", help="Accept only this SHA256:...")
-    ] = None,  # noqa: UP045
+    fingerprint: Annotated[str | None, typer.Option("--fingerprint", help="Accept only this SHA256:...")] = None,
     inventory: Inventory = None,
     yes: Yes = False,
 ) -> None:
@@ -301,9 +289,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    return any(
-        pair in (("-o", "json"), ("--output", "json")) for pair in zip(arguments, arguments[1:], strict=False)
-    ) or any(word in ("-ojson", "--output=json") for word in arguments)
+    text = " ".join(arguments)
+    return any(form in text for form in ("-o json", "--output json", "-ojson", "--output=json"))
 
 
 def _guarded(call: Callable[[], Any], *, as_json: bool) -> int:

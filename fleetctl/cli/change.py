@@ -14,8 +14,8 @@ from fleetctl.fleet.fleet import Fleet
 from fleetctl.plan.executor import Status, StepResult
 from fleetctl.plan.operation import Plan
 from fleetctl.plan.session import Session
+from fleetctl.remote import target
 from fleetctl.remote.fanout import Connections
-from fleetctl.remote.target import SshTarget
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ def fleet_of(options: Options) -> Fleet:
 
 
 def connections(fleet: Fleet, machines: Iterable[int]) -> Connections:
-    targets = [SshTarget.of(fleet.machines[machine]) for machine in machines]
-    return Connections(targets, inventory=fleet.path, fleet=fleet.name)
+    wanted = set(machines)
+    return Connections(one for one in target.targets(fleet) if one.id in wanted)
 
 
 def around(fleet: Fleet, machines: Iterable[int]) -> tuple[int, ...]:
@@ -101,15 +101,11 @@ def confirm(options: Options, plan: Plan) -> None:
 
 def exit_code(results: Sequence[StepResult], errors: Iterable[FleetctlError] = ()) -> int:
     """0 done · 1 something failed · 4 only unreachable machines failed (design, section 3)."""
-    failures = [result.error for result in results if result.status is Status.FAILED and result.error] + list(
-        errors
-    )
+    failures = [result.error for result in results if result.status is Status.FAILED and result.error] + list(errors)
     if not failures:
         return 0
     return (
-        4
-        if all(isinstance(error, UnreachableError) for error in failures)
-        else max(1, *(_code(e) for e in failures))
+        4 if all(isinstance(error, UnreachableError) for error in failures) else max(1, *(_code(e) for e in failures))
     )
 
 
@@ -117,9 +113,7 @@ def _code(error: FleetctlError) -> int:
     return 1 if isinstance(error, UnreachableError) else error.exit_code
 
 
-def with_session(
-    options: Options, machines: Callable[[Fleet], Iterable[int]], act: Callable[[Session], int]
-) -> int:
+def with_session(options: Options, machines: Callable[[Fleet], Iterable[int]], act: Callable[[Session], int]) -> int:
     """Open the connections, run `act`, close them."""
     fleet = fleet_of(options)
     ids = tuple(machines(fleet))

@@ -32,9 +32,7 @@ def rollout(
 ) -> int:
     """The inventory plus the overrides given here become the desired state of every machine named."""
     overrides = Overrides(mtp, image, parse_settings(settings))
-    parts = (
-        ["rollout"] + ([f"--mtp {mtp}"] if mtp is not None else []) + ([f"--image {image}"] if image else [])
-    )
+    parts = ["rollout"] + ([f"--mtp {mtp}"] if mtp is not None else []) + ([f"--image {image}"] if image else [])
     command = " ".join(
         [
             *parts,
@@ -94,15 +92,9 @@ def _deploy(
         _refuse(options, problems, command)
     plan = expand.expand(steps, context, command)
     del before
-    if (
-        session.release is not None
-        and context.release is not None
-        and session.release.number != context.release.number
-    ):
+    if session.release is not None and context.release is not None and session.release.number != context.release.number:
         old, new = session.release.overrides, context.release.overrides
-        options.voice.line(
-            f"release {context.release.number}: {release.words(new)} (before: {release.words(old)})"
-        )
+        options.voice.line(f"release {context.release.number}: {release.words(new)} (before: {release.words(old)})")
     return carry_out(options, session, plan)
 
 
@@ -116,9 +108,7 @@ def _refuse(options: Options, problems: dict[int, list[str]], command: str) -> N
                     "schema": 1,
                     "command": command,
                     "exit": 1,
-                    "problems": [
-                        {"machine": m, "problem": p} for m, found in problems.items() for p in found
-                    ],
+                    "problems": [{"machine": m, "problem": p} for m, found in problems.items() for p in found],
                 }
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -50,10 +51,7 @@ def check(options: Options, chosen: Sequence[str]) -> int:
             rows += [(str(context.source), "error", problem) for problem in session.lint_engine(context)]
         failed = any(severity == "error" for _, severity, _ in rows)
         if options.json:
-            entries = [
-                {"where": where, "severity": severity, "message": message}
-                for where, severity, message in rows
-            ]
+            entries = [{"where": where, "severity": severity, "message": message} for where, severity, message in rows]
             print(dump({"schema": 1, "fleet": session.fleet.name, "ready": not failed, "findings": entries}))
         elif rows:
             print(table(("WHERE", "SEVERITY", "WHAT"), rows))
@@ -81,27 +79,14 @@ def route(options: Options, session_id: str) -> int:
         computed = next((peer for peer in order if peer.state.value == "up"), None)
         url = f"http://127.0.0.1:{fleet.inventory.balancer.listen}"
         ask = Script("balancer_verify", (url, paths.api_key(fleet)))
-        answer = (
-            session.connections[machine]
-            .run(ask.text, stdin=f"{session_id}\n".encode(), timeout=30)
-            .stdout.split()
-        )
+        answer = session.connections[machine].run(ask.text, stdin=f"{session_id}\n".encode(), timeout=30).stdout.split()
         asked = answer[-1] if len(answer) >= 3 else None
-        document = {
-            "schema": 1,
-            "session": session_id,
-            "computed": computed.address if computed else None,
-            "asked": asked,
-            "home": order[0].id,
-            "next": [peer.id for peer in order[1:4]],
-        }
-        print(
-            dump(document)
-            if options.json
-            else table(
-                ("COMPUTED", "ASKED", "HOME"), [(document["computed"] or "-", asked or "-", order[0].id)]
-            )
-        )
+        answer_of = {"computed": computed.address if computed else None, "asked": asked, "home": order[0].id}
+        following = [peer.id for peer in order[1:4]]
+        if options.json:
+            print(dump({"schema": 1, "session": session_id, **answer_of, "next": following}))
+        else:
+            print(table(("COMPUTED", "ASKED", "HOME"), [[value or "-" for value in answer_of.values()]]))
         return 0 if computed and asked == computed.address else 1
 
     return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look)
@@ -124,9 +109,7 @@ def logs(
         found = targets.resolve(fleet, chosen)
         own = {instance.machine for instance in found.instances}
         return tuple(
-            m
-            for m in fleet.machines
-            if m in own or (found.balancer and m == fleet.inventory.balancer.machine)
+            m for m in fleet.machines if m in own or (found.balancer and m == fleet.inventory.balancer.machine)
         )
 
     def look(session: Session) -> int:
@@ -154,20 +137,11 @@ def _print_logs(session: Session, wanted: Sequence[tuple[str, int, str]]) -> int
         name, machine, command = entry
 
         def show(line: str) -> None:
-            sys.stdout.write(f"[{name}] {line}\n" if prefix else f"{line}\n")
+            text = line.rstrip("\n")
+            sys.stdout.write(f"[{name}] {text}\n" if prefix else f"{text}\n")
             sys.stdout.flush()
 
-        rest = ""
-
-        def take(text: str) -> None:
-            nonlocal rest
-            *whole, rest = (rest + text).split("\n")
-            for line in whole:
-                show(line)
-
-        session.connections[machine].run(command, timeout=7 * 86400, on_output=take)
-        if rest:
-            show(rest)
+        session.connections[machine].run(command, timeout=math.inf, on_output=show)
 
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
         list(pool.map(one, wanted))
@@ -189,9 +163,7 @@ def _journal(name: str, follow: bool, since: str | None, lines: int) -> str:
     return words(argv + (["-f"] if follow else []))
 
 
-def _balancer_log(
-    fleet: Fleet, follow: bool, since: str | None, lines: int, access: bool, error: bool
-) -> str:
+def _balancer_log(fleet: Fleet, follow: bool, since: str | None, lines: int, access: bool, error: bool) -> str:
     if not access and not error:
         return _journal(fleet.inventory.balancer.unit, follow, since, lines)
     file = f"/var/log/fleetctl/{fleet.name}/{'access' if access else 'error'}.log"

@@ -5,25 +5,19 @@ from __future__ import annotations
 import sys
 
 from fleetctl.cli.change import Options, fleet_of
-from fleetctl.errors import HostKeyError, UsageError
+from fleetctl.errors import UsageError
 from fleetctl.fleet import targets
 from fleetctl.remote import hostkeys
-from fleetctl.remote.target import SshTarget
+from fleetctl.remote import target as ssh
 
 
 def trust(options: Options, word: str, fingerprint: str | None) -> int:
     """Show the fingerprint, ask, record. With --fingerprint, refuse any other."""
     fleet = fleet_of(options)
     machine = targets.machines(fleet, [word])[0]
-    target = SshTarget.of(fleet.machines[machine])
+    target = next(one for one in ssh.targets(fleet) if one.id == machine)
     scanned = hostkeys.scan(target)
-    print(f"machine {machine} ({target.host}:{target.port}) shows {scanned.type} {scanned.fingerprint}")
-    if fingerprint is not None and fingerprint != scanned.fingerprint:
-        raise HostKeyError(
-            f"it shows {scanned.fingerprint}, not {fingerprint}",
-            machine=machine,
-            state="nothing was recorded",
-        )
+    print(f"machine {machine} ({target.label}) shows {scanned.type} {scanned.fingerprint}")
     if fingerprint is None and not options.yes:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -36,6 +30,6 @@ def trust(options: Options, word: str, fingerprint: str | None) -> int:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise UsageError("nothing was recorded")
-    hostkeys.trust(target, scanned, inventory=fleet.path, fleet=fleet.name)
+    hostkeys.trust(target, scanned, expected=fingerprint)
     print(f"recorded for fleet {fleet.name}")
     return 0

@@ -1,7 +1,7 @@
 """The one script that looks at a machine: every question at once, each answer to its own file, all printed at the end.
 
-Why so: a round trip and a process each cost tens of milliseconds (facts/feasibility.md 1), so there is one round trip, one
-curl for all of Docker, /health and the balancer, and one `systemctl show`.
+Why so: a round trip and a process each cost tens of milliseconds, so there is one round trip, one curl for all of
+Docker, /health and the balancer, and one `systemctl show`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ NPU_OWNERS = (
     "for p in $(awk -F'|' '$3 ~ /^ *[0-9]+ *$/ { print $3 }' npu | sort -u); do "
     'printf "%s %s\\n" "$p" "$(tr "\\n" " " </proc/$p/cgroup)"; done >npu-owners 2>/dev/null'
 )
+TOPOLOGY = 'for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e "$n" ]; then cat "$n"; fi; done >topology'
 TOOLS = ("docker", "curl", "rsync", "ssh", "ssh-keygen", "ss", "flock", "sha256sum", "systemd-run", "awk")
 
 
@@ -117,7 +118,7 @@ def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
     if npu:
         background.append(NPU)
     units = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
-    return _assemble(background, [_hashes(units), *_state(fleet), *_peers(fleet, machine)])
+    return _assemble(background, [_hashes(units), TOPOLOGY, *_state(fleet), *_peers(fleet, machine)])
 
 
 def full(fleet: Fleet, machine: Machine, *, engine_help: str | None = None) -> str:
@@ -206,7 +207,7 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
     checks = [
         f'for p in {words(wanted)}; do if [ ! -e "$p" ]; then echo "$p"; fi; done >missing',
         f'for t in {words(TOOLS)}; do command -v "$t" >/dev/null || echo "$t"; done >tools',
-        'for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e "$n" ]; then cat "$n"; fi; done >topology',
+        TOPOLOGY,
         f"{{ cat {quote(accelerator.driver)}/version.info; }} >driver 2>/dev/null || rm -f driver",
         _disk("disk-model", str(fleet.inventory.model.path.parent)),
         _disk("disk-docker", "/var/lib/docker"),

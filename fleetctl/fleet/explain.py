@@ -1,6 +1,6 @@
 """What is wrong with an inventory, in a person's words and with its place in the file.
 
-Pure: pydantic's errors and allocation's problems become mistakes, and mistakes text with line and caret.
+Pure: pydantic's errors and allocation's problems become mistakes; `excerpt` prints them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import copy
 import re
 import types
 import typing
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,70 +20,8 @@ from fleetctl.fleet.document import Document, Location, Mistake, Place
 from fleetctl.fleet.nearest import nearest
 from fleetctl.fleet.schema import PHRASES, Inventory
 
-WIDEST_LINE = 160
-# Sections that no cross-field rule looks at: their errors do not keep the rules from being checked.
-INDEPENDENT = frozenset({"fleet", "model", "image", "engine", "speculative", "rollout", "secrets"})
-
-
-def render(name: str, document: Document, mistakes: Iterable[Mistake]) -> list[str]:
-    """Each mistake once, in file order, as `name:line:col: key: message`, the line, and a caret."""
-    ordered = sorted(set(mistakes), key=lambda m: (m.place.line, m.place.column) if m.place else (0, 0))
-    return [_rendered(name, document, mistake) for mistake in ordered]
-
-
-def _rendered(name: str, document: Document, mistake: Mistake) -> str:
-    key = spoken(mistake.location)
-    message = f"{key}: {mistake.message}" if key else mistake.message
-    if mistake.place is None:
-        return f"{name}: {_masked(message)}"
-    head = f"{name}:{mistake.place.line}:{mistake.place.column}: {_masked(message)}"
-    if mistake.place.line > len(document.lines):
-        return head
-    return "\n".join([head, *_excerpt(document.lines[mistake.place.line - 1], mistake)])
-
-
-def spoken(location: Location) -> str:
-    """`machines[2].clean.units`, as people write it; keys that are not words are quoted."""
-    text = ""
-    for part in location:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            word = part if re.fullmatch(r"[\w{}./@*-]{1,60}", part) else repr(part[:60])
-            text += f".{word}" if text else word
-    return text
-
-
-def _excerpt(line: str, mistake: Mistake) -> Iterator[str]:
-    column = mistake.place.column if mistake.place else 1
-    secret = (
-        mistake.location[:1] == ("secrets",)
-        or "api-key" in spoken(mistake.location).replace("_", "-").lower()
-    )
-    shown = _masked(_hide_value(line) if secret else line)
-    if len(shown) > WIDEST_LINE or not shown.isprintable():
-        shown = "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in shown)[:WIDEST_LINE]
-    yield f"    {shown}"
-    if column <= len(shown) + 1:
-        yield "    " + "".join(map(_blank, shown[: column - 1])) + "^"
-
-
-def _blank(character: str) -> str:
-    """Space as wide as the character: a caret below Chinese text still points at its mark."""
-    if character == "\t":
-        return "\t"
-    if unicodedata.combining(character):
-        return ""
-    return "  " if unicodedata.east_asian_width(character) in "WF" else " "
-
-
-def _hide_value(line: str) -> str:
-    return re.sub(r"(:\s+|^\s*-\s+)(?![\s#{\[&*|>])\S.*$", r"\1***", line, count=1) if line.strip() else line
-
-
-def _masked(text: str) -> str:
-    """Whatever looks like a key is not repeated, wherever it was pasted."""
-    return re.sub(r"\b(sk|hf|ghp|glpat)([-_])[A-Za-z0-9_-]{6,}", r"\1\2***", text)
+MISSING = "required, but missing"
+NEVER_A_SECRET = "a secret never stands here; write env:, file: or command: under it"
 
 
 def placed(document: Document, problems: Iterable[Problem]) -> list[Mistake]:
@@ -157,11 +94,13 @@ def _place(document: Document, location: Location, key: bool = False) -> Place |
 def _worded(detail: Any, location: Location) -> str:
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "missing":
-        return "required, but missing"
+        return MISSING
     if kind == "extra_forbidden":
         return _unknown_key(location)
     if kind == "value_error":
         return str(context["error"])
+    if location[:1] == ("secrets",) and not isinstance(given, dict):
+        return NEVER_A_SECRET if kind.startswith("model") else f"expected text, got {_kind_only(given)}"
     if kind == "string_pattern_mismatch":
         return f"expected {PHRASES.get(context['pattern'], context['pattern'])}, got {_quoted(given)}"
     if kind in ("enum", "literal_error"):
@@ -223,6 +162,10 @@ def _kind(value: Any) -> str:
     return f"the text {_quoted(value)}"
 
 
+def _kind_only(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
 def _quoted(value: Any) -> str:
     text = str(value)
     return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
@@ -277,17 +220,13 @@ def _model_in(annotation: Any) -> Any:
 
 
 def _still_told(document: Document, errors: Sequence[Any]) -> list[Problem]:
-    """Cross-field problems of what is left without the wrong keys; none where that could mislead."""
+    """Cross-field problems of what is left with sound values for the wrong ones; none where it could mislead."""
     left = copy.deepcopy(document.value)
     for detail in errors:
         location = _location(document, detail)
         if detail["type"] == "extra_forbidden":
-            _remove(left, location)
-        elif location[:1] and location[0] in INDEPENDENT and location[0] in _SOUND:
-            left[location[0]] = _SOUND[str(location[0])]
-        elif detail["type"] == "missing" and detail["loc"][0] in INDEPENDENT:
-            left[detail["loc"][0]] = _SOUND[detail["loc"][0]]
-        else:
+            _set(left, location, _GONE)
+        elif not _mend(left, location):
             return []
     try:
         return allocation.problems(Inventory.model_validate(left))
@@ -295,22 +234,50 @@ def _still_told(document: Document, errors: Sequence[Any]) -> list[Problem]:
         return []
 
 
-_SOUND: dict[str, Any] = {
-    "fleet": "sound",
-    "model": {"name": "sound", "path": "/sound"},
-    "image": {"reference": "sound"},
-    "engine": {},
-    "speculative": None,
-    "rollout": {},
-    "secrets": {"api_key": {"env": "SOUND"}},
+_GONE = object()
+_SOUND: dict[Location, Any] = {
+    ("fleet",): "sound",
+    ("model",): {"name": "sound", "path": "/sound"},
+    ("image",): {"reference": "sound"},
+    ("engine",): {},
+    ("speculative",): _GONE,
+    ("rollout",): _GONE,
+    ("secrets",): {"api_key": {"env": "SOUND"}},
+    ("instances", "name"): "sound-{index}",
+    ("balancer", "unit"): "sound",
+    ("accelerator", "driver"): _GONE,
+    ("accelerator", "dcmi"): _GONE,
+    ("accelerator", "npu_smi"): _GONE,
+    ("accelerator", "device_mode"): _GONE,
 }
+# What decides about devices, ports and machines: without a sound value nothing can be told about them.
+_DECISIVE = frozenset({"per_machine", "devices", "port", "machine", "listen", "state_listen"})
 
 
-def _remove(tree: Any, location: Location) -> None:
-    for part in location[:-1]:
-        try:
+def _mend(tree: Any, location: Location) -> bool:
+    """Puts a sound value where a wrong one is; False where any value would invent something."""
+    for length in (1, 2):
+        if location[:length] in _SOUND:
+            return _set(tree, location[:length], _SOUND[location[:length]])
+    if location[:1] == ("machines",) and len(location) > 2:
+        if location[2] == "address":
+            # 2001:db8::/32 is for documentation: no machine has it.
+            return _set(tree, location[:3], f"2001:db8::{int(location[1]) + 1:x}")
+        return location[2] in ("ssh", "clean") and _set(tree, location[:3], _GONE)
+    if location[:1] in (("instances",), ("balancer",)) and len(location) > 1:
+        return location[1] not in _DECISIVE and _set(tree, location[:2], _GONE)
+    return False
+
+
+def _set(tree: Any, location: Location, value: Any) -> bool:
+    """Sets (or, for `_GONE`, removes) what is at `location`; False where the way there does not exist."""
+    try:
+        for part in location[:-1]:
             tree = tree[part]
-        except (KeyError, IndexError, TypeError):
-            return
-    if isinstance(tree, dict):
-        tree.pop(location[-1], None)
+        if value is _GONE:
+            tree.pop(location[-1], None)
+        else:
+            tree[location[-1]] = value
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return False
+    return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from fleetctl.errors import InventoryError, UsageError
-from fleetctl.fleet import allocation, document
+from fleetctl.fleet import allocation, document, flags
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Inventory
 
@@ -48,9 +48,9 @@ def load(path: Path) -> Fleet:
     inventory, mistakes = _validated(read)
     if inventory is not None and not mistakes:
         return Fleet(inventory, path)
-    from fleetctl.fleet import explain
+    from fleetctl.fleet import excerpt
 
-    raise InventoryError(explain.render(str(path), read, mistakes))
+    raise InventoryError(excerpt.render(str(path), read, mistakes))
 
 
 def _validated(read: Document) -> tuple[Inventory | None, list[Mistake]]:
@@ -62,7 +62,7 @@ def _validated(read: Document) -> tuple[Inventory | None, list[Mistake]]:
         from fleetctl.fleet import explain
 
         return None, [*read.mistakes, *explain.mistakes(read, error)]
-    problems = allocation.problems(inventory)
+    problems = [*allocation.problems(inventory), *flags.problems(inventory)]
     if problems:
         from fleetctl.fleet import explain
 

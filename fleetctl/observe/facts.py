@@ -22,11 +22,7 @@ class Unit:
     @property
     def parked(self) -> bool:
         """systemd gave up after too many starts."""
-        return (
-            self.active == "failed"
-            and self.result in ("start-limit-hit", "exit-code")
-            and self.sub == "failed"
-        )
+        return self.active == "failed" and self.result in ("start-limit-hit", "exit-code") and self.sub == "failed"
 
 
 @dataclass(frozen=True)

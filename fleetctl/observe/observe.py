@@ -52,9 +52,7 @@ def parse(machine: int, text: str) -> Facts:
     return Facts(
         machine=machine,
         units=units(part.get("units", "")),
-        containers=containers(part.get("docker-containers", ""))
-        if http.get("docker-containers") == 200
-        else None,
+        containers=containers(part.get("docker-containers", "")) if http.get("docker-containers") == 200 else None,
         image=image(part.get("docker-image", "")) if http.get("docker-image") == 200 else None,
         files=hashes(part.get("files", "")),
         health=health(part, http),
@@ -70,9 +68,7 @@ def parse(machine: int, text: str) -> Facts:
         stopped=stopped(part.get("stopped", "")),
         release=parse_json(part["release"]) if "release" in part else None,
         jobs={
-            w[0].removesuffix(".service"): w[2]
-            for w in map(str.split, part.get("jobs", "").splitlines())
-            if len(w) > 3
+            w[0].removesuffix(".service"): w[2] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3
         },
         peers=part["peers"] + "\n" if "peers" in part else None,
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
@@ -99,9 +95,7 @@ def units(text: str) -> dict[str, Unit]:
             continue
         restarts = values.get("NRestarts", "")
         found[values["Id"].removesuffix(".service")] = Unit(
-            active="absent"
-            if values.get("LoadState") == "not-found"
-            else values.get("ActiveState", "unknown"),
+            active="absent" if values.get("LoadState") == "not-found" else values.get("ActiveState", "unknown"),
             sub=values.get("SubState", ""),
             enabled=values.get("UnitFileState", "") or "absent",
             result=values.get("Result", ""),
@@ -150,9 +144,7 @@ def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:
         if not name.startswith("health-"):
             continue
         index = name.removeprefix("health-")
-        models: Any = (
-            parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
-        )
+        models: Any = parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
         listed = models.get("data") if isinstance(models, dict) else None
         found[int(index)] = Health(code or None, listed[0].get("id") if listed else None)
     return found
@@ -162,26 +154,22 @@ def listeners(text: str, owners: str) -> tuple[Listener, ...]:
     """Of `ss -Hltnp`, each with the unit or container its process belongs to."""
     known = {}
     for line in owners.splitlines():
-        pid, _, rest = line.partition(" ")
+        number, _, rest = line.partition(" ")
         exe, _, cgroup = rest.partition(" ")
-        known[pid] = (exe, cgroup)
+        known[number] = (exe, cgroup)
     found = []
     for line in text.splitlines():
         words = line.split()
         if len(words) < 4:
             continue
         address, _, port = words[3].rpartition(":")
-        pid = re.search(r"pid=(\d+)", line)
-        exe, cgroup = known.get(pid.group(1), ("", "")) if pid else ("", "")
-        found.append(
-            Listener(
-                address=address.strip("[]"),
-                port=int(port),
-                pid=int(pid.group(1)) if pid else None,
-                process=exe or None,
-                owner=owner(cgroup),
-            )
-        )
+        match = re.search(r"pid=(\d+)", line)
+        pid = match.group(1) if match else ""
+        exe, cgroup = known.get(pid, ("", ""))
+        process = exe.removesuffix(" (deleted)") or None
+        # A wildcard of one device (`0.0.0.0%eth0`) is that address.
+        host = address.strip("[]").split("%")[0]
+        found.append(Listener(host, int(port), int(pid) if pid else None, process, owner(cgroup)))
     return tuple(found)
 
 
@@ -222,7 +210,7 @@ def model(text: str | None) -> ModelState:
 
 def driver(text: str) -> str | None:
     match = re.search(r"^(?:Version|version|package_version)\s*=\s*(\S+)", text, flags=re.M)
-    return match.group(1) if match else (text.split()[0] if text.split() else None)
+    return match.group(1) if match else (text.split(maxsplit=1)[0] if text.split() else None)
 
 
 def docker_info(text: str) -> dict[str, Any] | None:

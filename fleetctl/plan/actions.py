@@ -60,9 +60,7 @@ def restart(context: Context, instances: Sequence[Instance], *, now: bool = Fals
         if comparison.state is State.STOPPED:
             raise UsageError(f"{which.id} was {comparison.reason}", next_command=f"fleetctl start {which.id}")
         if comparison.state is State.CREATE:
-            raise UsageError(
-                f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}"
-            )
+            raise UsageError(f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}")
         groups.append(
             sequence(
                 which.id,
@@ -81,15 +79,8 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
         facts = context.facts[which.machine]
         unit, health = facts.units.get(which.name), facts.health.get(which.index)
         if unit is None or unit.active == "absent":
-            raise UsageError(
-                f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}"
-            )
-        serves = (
-            health is not None
-            and health.http == 200
-            and unit.active == "active"
-            and unit.enabled == "enabled"
-        )
+            raise UsageError(f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}")
+        serves = health is not None and health.http == 200 and unit.active == "active" and unit.enabled == "enabled"
         marked = which.name in facts.stopped
         if serves and not marked and (_in_rotation(context, which) or not _known(context, which)):
             continue
@@ -97,9 +88,7 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
         groups.append(
             sequence(
                 which.id,
-                Operation("start", which.machine, which.id, "no longer stopped on purpose", mark)
-                if marked
-                else None,
+                Operation("start", which.machine, which.id, "no longer stopped on purpose", mark) if marked else None,
                 None if serves else steps.bring_up(context, "start", context.comparisons[which.id]),
                 _peer(context, "undrain", which, PeerState.UP, "back in rotation"),
             )
@@ -118,9 +107,7 @@ def stop(
         if which.name in facts.stopped and (unit is None or unit.active in ("inactive", "failed", "absent")):
             continue
         note = json.dumps({"who": who, "when": when, "reason": reason}).encode()
-        mark = Run(
-            Script("write_file", (paths.stopped(context.fleet, which), "0644"), context.fleet.name), note
-        )
+        mark = Run(Script("write_file", (paths.stopped(context.fleet, which), "0644"), context.fleet.name), note)
         disable = Run(Script("unit_disable", (f"{which.name}.service",), context.fleet.name), timeout=240)
         groups.append(
             sequence(
@@ -148,8 +135,7 @@ def rotation(context: Context, instances: Sequence[Instance], *, drain: bool) ->
             raise UsageError(f"{which.id} was stopped on purpose", next_command=f"fleetctl start {which.id}")
     command = "drain" if drain else "undrain"
     groups = [
-        steps.drain(context, "drain", i) if drain else sequence(i.id, steps.undrain(context, "undrain", i))
-        for i in due
+        steps.drain(context, "drain", i) if drain else sequence(i.id, steps.undrain(context, "undrain", i)) for i in due
     ]
     return _plan(context, command, groups)
 

@@ -12,9 +12,7 @@ from fleetctl.observe.facts import Container, Facts, Listener
 
 BUSY_MB = 1024  # a row below is a shared context, not ownership (facts/npu-smi)
 GIB = 1 << 30
-NO_NGINX = (
-    "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty"
-)
+NO_NGINX = "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty"
 
 
 def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, ...], tuple[Container, ...]]:
@@ -75,7 +73,7 @@ def _software(fleet: Fleet, facts: Facts) -> Iterator[str]:
 
 
 def _npus(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
-    if facts.npu is None:
+    if facts.npu is None or not facts.npu.npus:
         yield f"npu-smi: {facts.failed.get('npu', 'not read')}"
         return
     wanted = {device for instance in fleet.on(machine.id) for device in instance.devices}
@@ -88,14 +86,15 @@ def _npus(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
             continue
         if npu.health != "OK":
             yield f"NPU {device} reports health {npu.health}"
-        for process in npu.processes:
+        if npu.processes is None:
+            yield f"NPU {device}: npu-smi does not say who holds it"
+        for process in npu.processes or ():
             if process.memory_mb is not None and process.memory_mb < BUSY_MB:
                 continue
-            holder = facts.container_of(facts.npu_owners.get(process.pid))
+            seen_owner = facts.npu_owners.get(process.pid or 0)
+            holder = facts.container_of(seen_owner)
             if holder is None or not (holder.label("fleet") == fleet.name or holder in cleaned):
-                owner = (
-                    f"container {holder.name}" if holder else facts.npu_owners.get(process.pid) or "a process"
-                )
+                owner = f"container {holder.name}" if holder else seen_owner or "a process"
                 yield f"NPU {device} is held by {owner} (pid {process.pid}), which the inventory does not list to clean"
 
 
@@ -122,9 +121,7 @@ def _holders(facts: Facts, port: int, address: str | None) -> list[Listener]:
 def foreign_holder(fleet: Fleet, machine: Machine, facts: Facts, listener: Listener) -> str | None:
     """None if the holder of a port is ours or listed to clean, else how to recognise it."""
     units, containers = to_clean(machine, facts, fleet)
-    published = next(
-        (c for c in facts.containers or () if listener.port in c.ports and c.state == "running"), None
-    )
+    published = next((c for c in facts.containers or () if listener.port in c.ports and c.state == "running"), None)
     if published is not None:
         ours = published.label("fleet") == fleet.name
         return None if ours or published in containers else f"container {published.name}"
@@ -160,12 +157,7 @@ def space_problems(fleet: Fleet, source: Facts, facts: Facts, *, image: bool, mo
         needed = source.image.size * 2
         if disk.free < needed:
             yield f"image: {disk.free / GIB:.1f} GiB free on {disk.path}, {needed / GIB:.1f} GiB needed"
-    if (
-        model
-        and source.model is not None
-        and source.model.size
-        and (disk := facts.disks.get("model")) is not None
-    ):
+    if model and source.model is not None and source.model.size and (disk := facts.disks.get("model")) is not None:
         partial = int(source.model.size * 1.02)
         if disk.free < partial:
             yield f"model: {disk.free / GIB:.2f} GiB free on {disk.path}, {partial / GIB:.2f} GiB needed"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -77,10 +78,8 @@ class Executor:
 
     def execute(self, plan: Plan) -> list[StepResult]:
         """One result per operation, those not reached included."""
-        try:
+        with suppress(Stop):
             self._walk(plan.root)
-        except Stop:
-            pass
         reached = {id(result.operation) for result in self.results}
         skipped = [StepResult(op, Status.NOT_REACHED, 0) for op in plan.operations if id(op) not in reached]
         return self.results + skipped
@@ -168,11 +167,7 @@ class Executor:
             if judgement.verdict is Verdict.PASS:
                 return result.stdout
             if judgement.verdict is Verdict.DEAD or waited > wait.deadline or self.interrupted.is_set():
-                slow = (
-                    ""
-                    if judgement.verdict is Verdict.DEAD
-                    else f" (after {waited:.0f} s of {wait.deadline:.0f} s)"
-                )
+                slow = "" if judgement.verdict is Verdict.DEAD else f" (after {waited:.0f} s of {wait.deadline:.0f} s)"
                 raise CommandError(f"{judgement.words}{slow}", state=self._last_words(operation, wait))
             if time.monotonic() - spoken > HEARTBEAT:
                 spoken = time.monotonic()
@@ -206,14 +201,10 @@ class Executor:
                 words = " / ".join(lines[-4:]) or f"ended with {values.get('ExecMainStatus')}"
                 raise CommandError(words, next_command=f"fleetctl ssh: journalctl -u {job.unit}")
             if waited > job.deadline:
-                raise CommandError(
-                    f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine"
-                )
+                raise CommandError(f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine")
             if time.monotonic() - spoken > HEARTBEAT:
                 spoken = time.monotonic()
-                self.say(
-                    operation.target, f"{operation.step}: {progress.strip() or 'working'}, {waited:.0f} s"
-                )
+                self.say(operation.target, f"{operation.step}: {progress.strip() or 'working'}, {waited:.0f} s")
             time.sleep(0.4)
 
     def _edit_peers(self, operation: Operation, edit: EditPeers) -> str:
@@ -231,9 +222,7 @@ class Executor:
             if result.rc != SWAPPED_MEANWHILE:
                 raise CommandError(result.stderr.strip() or "the peers file could not be written")
         else:
-            raise CommandError(
-                "the peers file keeps changing under this command: another fleetctl is at work"
-            )
+            raise CommandError("the peers file keeps changing under this command: another fleetctl is at work")
         return self._loaded(operation, edit, peers_file.version(text))
 
     def _loaded(self, operation: Operation, edit: EditPeers, version: str) -> str:

@@ -32,9 +32,7 @@ def _new_release(context: Context) -> bool:
 def _stage(stage: Stage, context: Context) -> tuple[Group, Context]:
     machines: list[Node] = []
     for machine in context.machines:
-        machines.append(
-            sequence(str(machine), *(steps.STEPS[step](context, machine) for step in stage.steps))
-        )
+        machines.append(sequence(str(machine), *(steps.STEPS[step](context, machine) for step in stage.steps)))
         if "join" in stage.steps:
             context = _joined(context, machine)
     group = Group(stage.name, sequence(stage.name, *machines).children, parallel=stage.parallel)

@@ -33,9 +33,7 @@ def serving(instance: Instance, model: str) -> Callable[[str], Judgement]:
         part = sections(text)
         unit = dict(line.split("=", 1) for line in part.get("unit", "").splitlines() if "=" in line)
         if unit.get("ActiveState") in ("failed", "inactive"):
-            return _dead(
-                f"unit {unit.get('ActiveState')} ({unit.get('Result')}, exit {unit.get('ExecMainStatus')})"
-            )
+            return _dead(f"unit {unit.get('ActiveState')} ({unit.get('Result')}, exit {unit.get('ExecMainStatus')})")
         restarts = int(unit.get("NRestarts") or 0)
         if restarts >= 2:
             return _dead(f"it keeps dying: {restarts} restarts")
@@ -69,12 +67,12 @@ def _own_devices(part: dict[str, str], instance: Instance) -> Judgement:
     """Exactly its own NPUs have a process of its container."""
     pids = {int(line) for line in part.get("pids", "").split() if line.isdigit()}
     report = parse_info(part.get("npu", ""))
-    if report is None:
+    if not report.npus:
         return _pending("npu-smi gives no answer")
     held = {
         npu.id
         for npu in report.npus
-        for process in npu.processes
+        for process in npu.processes or ()
         if process.pid in pids and (process.memory_mb is None or process.memory_mb >= BUSY_MB)
     }
     if held != set(instance.devices):
@@ -92,18 +90,18 @@ def devices_free(instance: Instance) -> Callable[[str], Judgement]:
 
     def judge(text: str) -> Judgement:
         report = parse_info(text)
-        if report is None:
+        if not report.npus:
             return _pending("npu-smi gives no answer")
         seen = {npu.id: npu for npu in report.npus}
         for device in instance.devices:
             npu = seen.get(device)
             if npu is None:
                 return _dead(f"NPU {device} is not there")
-            busy = [p for p in npu.processes if p.memory_mb is None or p.memory_mb >= BUSY_MB]
+            if npu.processes is None:
+                return _pending(f"npu-smi does not say who holds NPU {device}")
+            busy = [p for p in npu.processes or () if p.memory_mb is None or p.memory_mb >= BUSY_MB]
             if busy:
-                return _pending(
-                    f"NPU {device} still holds {', '.join(f'{p.name} (pid {p.pid})' for p in busy)}"
-                )
+                return _pending(f"NPU {device} still holds {', '.join(f'{p.name} (pid {p.pid})' for p in busy)}")
             if npu.hbm_used_mb is not None and npu.hbm_used_mb > IDLE_MB:
                 return _pending(f"NPU {device} still has {npu.hbm_used_mb} MB in use")
         return Judgement(Verdict.PASS, "free")

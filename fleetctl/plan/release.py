@@ -40,9 +40,7 @@ def parse(document: Any) -> Release | None:
     if not isinstance(document, dict) or not isinstance(document.get("number"), int):
         return None
     given = document.get("overrides") or {}
-    overrides = Overrides(
-        given.get("tokens"), given.get("image"), tuple(sorted((given.get("engine") or {}).items()))
-    )
+    overrides = Overrides(given.get("tokens"), given.get("image"), tuple(sorted((given.get("engine") or {}).items())))
     words = {key: str(document.get(key, "")) for key in ("when", "who", "command", "outcome")}
     return Release(document["number"], overrides, **words)
 

@@ -53,9 +53,7 @@ class Session:
         def one(connection: Connection, machine: int) -> Facts:
             result = connection.run(script(machine), timeout=PROBE_SECONDS)
             if result.rc != 0:
-                raise CommandError(
-                    result.stderr.strip() or f"the probe ended with {result.rc}", step="observe"
-                )
+                raise CommandError(result.stderr.strip() or f"the probe ended with {result.rc}", step="observe")
             return observe.parse(machine, result.stdout)
 
         ids = tuple(machines)
@@ -97,9 +95,7 @@ class Session:
         """What steps need. With `new_release`, a changed desired state becomes the next release."""
         current = self.release
         wanted = current
-        if new_release and (
-            current is None or current.overrides != self.fleet.overrides or current.outcome != "good"
-        ):
+        if new_release and (current is None or current.overrides != self.fleet.overrides or current.outcome != "good"):
             same = current is not None and current.overrides == self.fleet.overrides
             number = current.number if current and same else (current.number if current else 0) + 1
             wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running")
@@ -140,15 +136,11 @@ class Session:
         source = self.facts[context.source]
         if source.image is None:
             return []
-        script = Script(
-            "engine_help", (self.fleet.image, paths.engine_help(self.fleet, source.image.content))
-        )
+        script = Script("engine_help", (self.fleet.image, paths.engine_help(self.fleet, source.image.content)))
         result = self.connections[context.source].run(script.text, timeout=150)
         if result.rc != 0:
             return [f"`vllm serve --help=all` of {self.fleet.image} failed: {result.stderr.strip()[-200:]}"]
-        return [
-            str(problem) for problem in flags.lint_flags(self.fleet.engine, flags.parse_help(result.stdout))
-        ]
+        return [str(problem) for problem in flags.lint_flags(self.fleet.engine, flags.parse_help(result.stdout))]
 
     def execute(self, plan: Plan) -> list[StepResult]:
         executor = Executor(self.fleet.name, self.connections, lambda: self.key, self.say)

@@ -25,12 +25,8 @@ def document(
     balancer = fleet.inventory.balancer
     seen = facts.get(balancer.machine)
     live = seen.balancer if seen else None
-    machines = [
-        _machine(fleet, machine, facts.get(machine), errors.get(machine), peers) for machine in fleet.machines
-    ]
-    current = max(
-        (f.release for f in facts.values() if f.release), key=lambda r: r.get("number", 0), default=None
-    )
+    machines = [_machine(fleet, machine, facts.get(machine), errors.get(machine), peers) for machine in fleet.machines]
+    current = max((f.release for f in facts.values() if f.release), key=lambda r: r.get("number", 0), default=None)
     return {
         "schema": 1,
         "fleet": fleet.name,
@@ -141,14 +137,10 @@ def problems(document: Mapping[str, Any]) -> list[str]:
         for one in machine["instances"]:
             found += _instance_problem(one)
     if document["balancer"]["backends"] is None:
-        found.append(
-            f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error"
-        )
+        found.append(f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error")
     release = document["release"]
     if release and release.get("outcome") == "running":
-        found.append(
-            f"release {release.get('number')} is half rolled out: {release.get('command')} finishes it"
-        )
+        found.append(f"release {release.get('number')} is half rolled out: {release.get('command')} finishes it")
     return found
 
 

@@ -30,9 +30,7 @@ def _op(
     return Operation(step, machine, target or str(machine), summary, action, id)
 
 
-def _write(
-    context: Context, step: str, machine: int, path: object, text: str, mode: str = "0644"
-) -> Operation:
+def _write(context: Context, step: str, machine: int, path: object, text: str, mode: str = "0644") -> Operation:
     script = Script("write_file", (str(path), mode), context.fleet.name)
     return _op(step, machine, f"write {path}", Run(script, text.encode()))
 
@@ -182,9 +180,7 @@ def _transfer(
         command = f"{_sudo(context)}{command}"
     pinned = "".join(f"fleetctl-source {line}\n" for line in context.facts[context.source].host_keys)
     made = f"transfer-{machine}-{what}"
-    allow = Script(
-        "transfer_allow", (user, tag, fleet.machines[machine].address, command, TRANSFER_HOURS), fleet.name
-    )
+    allow = Script("transfer_allow", (user, tag, fleet.machines[machine].address, command, TRANSFER_HOURS), fleet.name)
     return sequence(
         what,
         _op(
@@ -270,10 +266,7 @@ def units(context: Context, machine: int) -> Group:
             f"make cache folders of {len(changed)} instances",
             Run(Script("make_folders", caches, fleet.name)),
         ),
-        *(
-            _write(context, "units", machine, paths.unit(c.desired.instance.name), c.desired.unit_text)
-            for c in changed
-        ),
+        *(_write(context, "units", machine, paths.unit(c.desired.instance.name), c.desired.unit_text) for c in changed),
         _op("units", machine, "daemon-reload", Run(Script("daemon_reload", (), fleet.name))),
     )
 
@@ -363,9 +356,7 @@ def gate_operation(context: Context, step: str, which: Instance) -> Operation:
 def roll(context: Context, machine: int) -> Group:
     """Change what serves: drain, restart, gate, back in rotation, at most `max_unavailable` at a time."""
     due = [
-        c
-        for c in _comparisons(context, machine)
-        if c.state in (State.RECREATE, State.START) and _serves(context, c)
+        c for c in _comparisons(context, machine) if c.state in (State.RECREATE, State.START) and _serves(context, c)
     ]
     size = batch_size(context)
     batches = [due[i : i + size] for i in range(0, len(due), size)]
@@ -424,18 +415,9 @@ def balancer(context: Context, machine: int) -> Group:
         for name, text in wanted.files.items()
         if facts.files.get(str(folder / name)) != desired.sha256(text)
     ]
-    unit_changed = facts.files.get(str(paths.unit(fleet.inventory.balancer.unit))) != desired.sha256(
-        wanted.unit_text
-    )
+    unit_changed = facts.files.get(str(paths.unit(fleet.inventory.balancer.unit))) != desired.sha256(wanted.unit_text)
     loaded = facts.balancer is not None and facts.balancer.config == wanted.hash
-    if (
-        not files
-        and not unit_changed
-        and loaded
-        and active
-        and seen is not None
-        and seen.enabled == "enabled"
-    ):
+    if not files and not unit_changed and loaded and active and seen is not None and seen.enabled == "enabled":
         return sequence("balancer")
     text = _write(context, "balancer", where, paths.unit(fleet.inventory.balancer.unit), wanted.unit_text)
     reload = _op("balancer", where, "daemon-reload", Run(Script("daemon_reload", (), fleet.name)))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
 from paramiko.agent import AgentSSH
-from paramiko.auth_strategy import AuthStrategy, SourceResult
+from paramiko.auth_strategy import AuthSource, AuthStrategy, SourceResult
 from paramiko.config import SSHConfig
-from paramiko.pkey import PKey
-from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType, SSHException, UnknownKeyType
+from paramiko.pkey import PKey, UnknownKeyType
+from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType, SSHException
 
 from fleetctl.errors import AuthenticationError
 from fleetctl.remote.target import SshTarget
@@ -39,15 +40,17 @@ class PublicKeys(AuthStrategy):
     IdentitiesOnly, as in ssh.
     """
 
-    def __init__(self, target: SshTarget) -> None:
+    def __init__(self, target: SshTarget, deadline: float) -> None:
         super().__init__(ssh_config=SSHConfig())
         self.target = target
+        self.deadline = deadline
         self.notes: list[str] = []
         self.agent_socket: socket.socket | None = None
 
     def authenticate(self, transport: paramiko.Transport) -> list[SourceResult]:
         """Log in. Raises AuthenticationError when no key is taken, SSHException when the connection is lost."""
         for candidate in self._candidates():
+            transport.auth_timeout = max(self.deadline - time.monotonic(), 1.0)
             try:
                 missing = transport.auth_publickey(self.target.user, candidate.key)
             except BadAuthenticationType as error:
@@ -67,6 +70,10 @@ class PublicKeys(AuthStrategy):
                 raise self._refused(f"{candidate.name} is not enough, the server also wants {', '.join(missing)}")
             return []
         raise self._refused("no key was taken" if self.notes else "there is no key to try")
+
+    def get_sources(self) -> Iterator[AuthSource]:
+        """What `authenticate` of the base class would try; ours goes its own way."""
+        return iter(())
 
     def close(self) -> None:
         """Let go of the agent, if it was asked."""

@@ -1,36 +1,26 @@
 """One SSH connection to one machine, kept for the whole command.
 
-fabric connects and hops; scripts run on the raw channel, because fabric's own `run` collects output in quadratic
-time (facts/feasibility, section 1) and cannot tell a killed command from a lost connection.
+fabric connects; scripts run on the raw channel, because fabric's own `run` collects output in quadratic time
+(facts/feasibility, section 1) and cannot tell a killed command from a lost connection.
 """
 
 from __future__ import annotations
 
-import math
-import socket
+import getpass
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from fleetctl.errors import AuthenticationError, CommandError, FleetctlError, HostKeyError, UnreachableError
-from fleetctl.remote import hostkeys, shell
-from fleetctl.remote.dial import dial, reason
-from fleetctl.remote.output import Output
+from fleetctl.errors import CommandError, UnreachableError
+from fleetctl.remote import shell
+from fleetctl.remote.exchange import Ended, NotStarted, Outcome, TimeIsUp, exchange
+from fleetctl.remote.hostkeys import HostKey
+from fleetctl.remote.link import Link, connect, shown_host_key
 from fleetctl.remote.target import SshTarget
-from fleetctl.remote.watch import Watch
 
-if TYPE_CHECKING:
-    from paramiko.channel import Channel
-
-    from fleetctl.remote.auth import PublicKeys
-    from fleetctl.remote.transport import Transport
-
-PATIENCE = 8.0  # seconds for a connection to stand, all its stages together
-TRIES = 3
-CHUNK = 32_000  # one SSH packet
-EXTRA = 2.0  # seconds the machine gets to report that it ended a command at its time limit
+GRACE = 2.0  # seconds the machine gets to report that it ended a command at its time limit
+ENDED_BY_TIMEOUT = (124, 137)  # timeout(1): the command's limit was reached; KILL was needed
 
 
 @dataclass(frozen=True)
@@ -44,54 +34,121 @@ class Result:
 
 
 class Connection:
-    """A connection that opens itself when it is first used, and again when it was lost between two scripts.
+    """Opens itself when it is first used, and again when it was lost between two scripts.
 
-    `jump` is an open-able connection to the target's jump host, shared by those behind it; without one it is made
-    here. Every method may be used from several threads at once.
+    `jump` is the connection to the target's jump host, shared by all that are behind it; without one it is made here.
+    Every method may be called from several threads at once.
     """
 
     def __init__(self, target: SshTarget, jump: Connection | None = None) -> None:
         self.target = target
+        self._shared_jump = jump is not None
         self._jump = jump if jump is not None or target.jump is None else Connection(target.jump)
-        self._owns_jump = jump is None
         self._lock = threading.Lock()
-        self._fabric: Any = None
-        self._watch: Watch | None = None
+        self._link: Link | None = None
+        self._closed = False
 
     def open(self) -> None:
-        """Connect and log in, unless that has been done. Transport failures are tried three times within seconds.
+        """Connect and log in, unless that has been done.
 
         Raises UnreachableError within 10 s, HostKeyError, AuthenticationError.
         """
-        with self._lock:
-            if self._transport() is None:
-                self._open_with_retries()
+        self._opened()
 
     def run(
         self, script: str, *, stdin: bytes = b"", timeout: float, on_output: Callable[[str], None] | None = None
     ) -> Result:
         """Run a POSIX sh `script` as root and wait for its end, at most `timeout` seconds (math.inf: no limit).
 
-        `on_output` is called with each line of stdout as it comes; `Result.stdout` then holds the end of it only.
-        Raises UnreachableError when the connection is lost, CommandError at the time limit or when the user may not
-        become root. Neither names script or input. A script that fails is a Result, not an error.
+        `on_output` is called with each line of stdout as it comes; `Result.stdout` then holds only its last 64 KiB.
+        Raises UnreachableError when the connection is lost, CommandError at the time limit or when the user cannot
+        become root; neither names script, input or output. A script that fails is a Result, not an error.
         """
-        self.open()
+        link = self._opened()
         started = time.monotonic()
         command = shell.command(script, stdin, sudo=self.target.becomes_root, timeout=timeout)
-        output = self._execute(command, timeout, on_output)
-        result = Result(output.rc, output.stdout.text(), output.stderr.text(), time.monotonic() - started)
-        if result.rc in (124, 137) and result.seconds >= timeout:
+        outcome = self._exchange(link, command, timeout, on_output)
+        seconds = time.monotonic() - started
+        if outcome.rc in ENDED_BY_TIMEOUT and seconds >= timeout:
             raise self._late(timeout, "it was ended on the machine; what it had done by then stays")
-        if result.rc in (1, 126, 127) and self.target.becomes_root and "sudo" in result.stderr:
-            self._need_sudo()
-        return result
+        if self.target.becomes_root and outcome.rc in (1, 126, 127) and "sudo" in outcome.stderr:
+            self._require_sudo(link, outcome)
+        return Result(outcome.rc, outcome.stdout, outcome.stderr, seconds)
+
+    def host_key(self) -> HostKey:
+        """The key the machine shows now; no login. Raises UnreachableError, and HostKeyError for its jump host."""
+        return shown_host_key(self.target, self._jump._opened() if self._jump is not None else None)
 
     def close(self) -> None:
-        """Let go of the connection. Never waits for the machine."""
-        if self._watch is not None:
-            self._watch.stop()
-        if self._fabric is not None:
-            self._fabric.close()
-        if self._owns_jump and self._jump is not None:
+        """Let go of the connection without waiting for the machine. Running scripts end with UnreachableError here."""
+        self._closed = True
+        if self._link is not None:
+            self._link.close()
+        if self._jump is not None and not self._shared_jump:
             self._jump.close()
+
+    def _opened(self) -> Link:
+        with self._lock:
+            if self._link is None or not self._link.alive:
+                if self._link is not None:
+                    self._link.close()
+                self._link = connect(self.target, self._jump._opened() if self._jump is not None else None)
+            if self._closed:
+                self._link.close()
+            return self._link
+
+    def _exchange(
+        self, link: Link, command: shell.Command, timeout: float, on_output: Callable[[str], None] | None
+    ) -> Outcome:
+        try:
+            return exchange(link.transport, command, timeout + GRACE, on_output, link.watch.settle)
+        except NotStarted as error:
+            if link.alive:
+                raise CommandError(
+                    f"the SSH server opens no session for a command ({error})",
+                    machine=self.target.id,
+                    state="nothing was started there",
+                    next_command=f"{self.target.ssh_command} true",
+                ) from error
+            raise self._lost(link, "nothing was started there") from error
+        except Ended as error:
+            raise self._lost(
+                link, f"the command may still be running on the machine, for at most {timeout:g} s"
+            ) from error
+        except TimeIsUp as error:
+            raise self._late(timeout, "it may still be running on the machine") from error
+
+    def _lost(self, link: Link, state: str) -> UnreachableError:
+        why = "the machine stopped answering" if link.watch.found_dead else "the connection was lost"
+        return UnreachableError(
+            f"{why} ({self.target.label})",
+            machine=self.target.id,
+            state=state,
+            next_command=f"fleetctl check {self.target.id}, then the same command again",
+        )
+
+    def _late(self, timeout: float, state: str) -> CommandError:
+        return CommandError(
+            f"a command did not end within {timeout:g} s",
+            machine=self.target.id,
+            state=state,
+            next_command=f"fleetctl check {self.target.id}",
+        )
+
+    def _require_sudo(self, link: Link, outcome: Outcome) -> None:
+        """Raises CommandError when it was sudo that failed, not the script: asked, because both end with 1."""
+        probe = shell.Command(shell.SUDO_WORKS, b"")
+        rc = self._exchange(link, probe, 10, None).rc
+        if rc == 0:
+            return
+        user = self.target.user or getpass.getuser()
+        if rc == 127:
+            why, step = (
+                f"user {user} is not root and the machine has no sudo",
+                "install sudo there, or use ssh.user: root",
+            )
+        else:
+            words = outcome.stderr.strip().splitlines()
+            why = f"user {user} cannot become root without a password ({words[0] if words else 'sudo -n failed'})"
+            step = f"on the machine: visudo -f /etc/sudoers.d/fleetctl  and the line  {user} ALL=(root) NOPASSWD: ALL"
+        raise CommandError(why, machine=self.target.id, state="nothing was started there", next_command=step)

@@ -44,7 +44,7 @@ def _connect(family: int, address: tuple[str, int], deadline: float) -> socket.s
 
 
 def _addresses(target: SshTarget, deadline: float) -> list[tuple[int, tuple[str, int]]]:
-    """The addresses of the target's name. The resolver knows no deadline, so it is asked in a thread that may be left."""
+    """The addresses of the target's name. The resolver knows no deadline: it is asked in a thread that may be left."""
     found: list[tuple[int, tuple[str, int]]] = []
     failure: list[OSError] = []
 
@@ -79,15 +79,15 @@ def _is_numeric(host: str) -> bool:
 def _proxy(target: SshTarget) -> socket.socket:
     """Our end of a socket pair whose other end is the ProxyCommand's stdin and stdout.
 
-    paramiko.ProxyCommand spins at 100 % CPU when its command ends and knows no shell; a real socket does not, and sh does.
+    paramiko.ProxyCommand spins at 100 % CPU when its command ends, and knows no shell.
     """
     command = target.proxy_command or ""
     ours, theirs = socket.socketpair()
     with theirs:
         subprocess.Popen(
             ["/bin/sh", "-c", f"exec {command}"],
-            stdin=theirs,
-            stdout=theirs,
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for us: the command ends when its socket does
         )
@@ -110,7 +110,9 @@ def reason(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused (nothing listens on that port)"
     if isinstance(error, TimeoutError):
-        return str(error) if error.args and error.errno is None and str(error) != "timed out" else "no answer within 8 s"
+        return (
+            str(error) if error.args and error.errno is None and str(error) != "timed out" else "no answer within 8 s"
+        )
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

@@ -105,9 +105,9 @@ def preferred(entries: Iterable[Entry], offered: Iterable[str]) -> list[str]:
 def trust(target: SshTarget, key: HostKey, file: Path | None = None, *, expected: str | None = None) -> None:
     """Record `key`, which a person has been shown, for `target` in the fleet's known_hosts file (0600).
 
-    Takes the place of keys recorded there for the same name. The file is replaced whole under a lock on its folder, so no reader
-    sees half a line and two terminals at once both succeed. `expected` is a fingerprint from elsewhere: HostKeyError when it
-    is another.
+    Takes the place of keys recorded there for the same name. The file is replaced whole under a lock on its folder:
+    no reader sees half a line, and two terminals at once both succeed. `expected` is a fingerprint from elsewhere;
+    HostKeyError when the key has another.
     """
     if expected is not None and not hmac.compare_digest(expected.rstrip("=").encode(), key.fingerprint.encode()):
         raise HostKeyError(
@@ -126,14 +126,18 @@ def trust(target: SshTarget, key: HostKey, file: Path | None = None, *, expected
         _replace(file, "".join(f"{line}\n" for line in lines))
 
 
-def scan(target: SshTarget, timeout: float = 8.0) -> HostKey:
+def scan(target: SshTarget) -> HostKey:
     """The key `target` shows now, over its jump host if it has one; nothing is sent to `target` itself.
 
-    Raises UnreachableError, and HostKeyError for a jump host that is not known (scan and trust that first: `target.hops`).
+    Raises UnreachableError, and HostKeyError for a jump host that is not known: `target.hops` gives the order to go in.
     """
     from fleetctl.remote.connection import Connection
 
-    return Connection(target).host_key(timeout)
+    connection = Connection(target)
+    try:
+        return connection.host_key()
+    finally:
+        connection.close()
 
 
 def _entries(file: Path, name: str) -> Iterator[Entry]:
@@ -147,9 +151,7 @@ def _entries(file: Path, name: str) -> Iterator[Entry]:
 
 def _lines_of_others(file: Path, name: str) -> list[str]:
     """The lines that say nothing about `name`, comments and marked lines among them."""
-    return [
-        line for line, fields in _parsed(file) if fields is None or fields[0] or not _matches(fields[1], name)
-    ]
+    return [line for line, fields in _parsed(file) if fields is None or fields[0] or not _matches(fields[1], name)]
 
 
 def _parsed(file: Path) -> list[tuple[str, tuple[str, str, str, str] | None]]:

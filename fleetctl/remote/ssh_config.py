@@ -80,5 +80,5 @@ def _lines(path: Path, folder: Path, depth: int, block: str = "Host *") -> str:
 
 def _included(patterns: str, folder: Path) -> Iterator[Path]:
     for pattern in patterns.replace('"', "").split():
-        for name in sorted(glob.glob(str(folder / Path(pattern).expanduser()))):  # noqa: PTH207: pattern may be absolute
+        for name in sorted(glob.glob(str(folder / Path(pattern).expanduser()))):  # noqa: PTH207  # Path.glob takes no absolute patterns
             yield Path(name)

@@ -163,9 +163,7 @@ class _Resolver:
         """The jump host or the ProxyCommand in the way: at most one of them, the first named wins."""
         if isinstance(jump, Jump):
             self._refuse_circle(jump.host, seen)
-            return self.resolve(
-                jump.host, user=jump.user, port=jump.port, key=jump.key, jump=None, seen=seen
-            ), None
+            return self.resolve(jump.host, user=jump.user, port=jump.port, key=jump.key, jump=None, seen=seen), None
         if jump is not None:
             return self._chain(jump, seen), None
         for name, value in options.items():

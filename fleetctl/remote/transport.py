@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import paramiko
 from paramiko.channel import Channel
@@ -27,7 +27,7 @@ class ListeningPacketizer(Packetizer):
         self.heard = time.monotonic()
 
     def read_message(self) -> tuple[int, Message]:
-        packet: tuple[int, Message] = super().read_message()  # type: ignore[misc]  # the stubs leave it out
+        packet: tuple[int, Message] = super().read_message()
         self.heard = time.monotonic()
         return packet
 
@@ -43,9 +43,9 @@ def _on_channel_request(channel: Channel, message: Message) -> None:
 
 
 class Transport(paramiko.Transport):
-    """Asks for the host key types that are known, hears whether the peer lives, and knows what signal ended a command."""
+    """Asks for the host key types that are known, hears whether the peer lives, knows what signal ended a command."""
 
-    _channel_handler_table = {  # noqa: RUF012: paramiko's own class attribute
+    _channel_handler_table: ClassVar[dict[int, Any]] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # the stubs leave private names out
         MSG_CHANNEL_REQUEST: _on_channel_request,
     }
@@ -64,7 +64,7 @@ class Transport(paramiko.Transport):
     def ask_for_life(self) -> None:
         """Send a request that any living SSH server answers, and do not wait for the answer.
 
-        paramiko's set_keepalive asks for no answer and global_request(wait=True) waits for ever (facts/feasibility, section 5).
+        paramiko's set_keepalive asks for no answer, and global_request(wait=True) waits for ever.
         """
         message = Message()
         message.add_byte(cMSG_GLOBAL_REQUEST)

@@ -103,9 +103,18 @@ function inflight.of(peer)
     return sum
 end
 
+-- Until the first tick the slots that workers starting beside this one are about to take count as taken.
+local function upcoming(taken)
+    local highest = taken[#taken] or 0
+    for slot = highest + 1, math.min(SLOTS, highest + ngx.worker.count()) do
+        taken[#taken + 1] = slot
+    end
+end
+
 -- Which slots count, seen anew. One worker (`lead`) frees those of dead workers.
 function inflight.refresh(lead)
-    if not mine or dict:get("slot:" .. mine) ~= ngx.worker.pid() then
+    local starting = not mine
+    if starting or dict:get("slot:" .. mine) ~= ngx.worker.pid() then
         mine, known = claim(), {}
     end
     local taken = {}
@@ -117,6 +126,9 @@ function inflight.refresh(lead)
         elseif holder then
             taken[#taken + 1] = slot
         end
+    end
+    if starting then
+        upcoming(taken)
     end
     if table.concat(taken, ",") ~= table.concat(live, ",") then
         live = taken

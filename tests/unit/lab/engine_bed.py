@@ -82,9 +82,7 @@ class Engine:
 
     def chat(self, prompt: str, **fields: Any) -> dict[str, Any]:
         messages = [{"role": "user", "content": prompt}]
-        status, _, body = self.ask(
-            "POST", "/v1/chat/completions", {"model": MODEL, "messages": messages, **fields}
-        )
+        status, _, body = self.ask("POST", "/v1/chat/completions", {"model": MODEL, "messages": messages, **fields})
         assert status == 200, body
         answer: dict[str, Any] = json.loads(body)
         return answer
@@ -145,9 +143,7 @@ class Bed:
         argv = [sys.executable, str(ENGINE / "vllm"), "serve", str(self.model), "--host", "127.0.0.1"]
         argv += ["--port", str(port), "--served-model-name", MODEL, *FLAGS.split(), *flags]
         environment = self.environment(ASCEND_RT_VISIBLE_DEVICES=devices, **extra)
-        process = subprocess.Popen(
-            argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return Engine(process, port)
 
     @contextlib.contextmanager
@@ -168,9 +164,7 @@ class Bed:
     def npu_smi(self, *argv: str) -> subprocess.CompletedProcess[str]:
         command = [str(ENGINE / "npu-smi"), *argv]
         environment = {**os.environ, "SIM_ROOT": str(self.root)}
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=10, check=False
-        )
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10, check=False)
 
 
 def eventually(what: str, condition: Any, timeout: float = 10) -> None:

@@ -160,9 +160,7 @@ def test_several_choices_and_stop_strings(engine: Engine) -> None:
     assert "STOP" not in stopped["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize(
-    "choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}]
-)
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_tools_are_called_when_asked_for(engine: Engine, choice: Any) -> None:
     fields: dict[str, Any] = {"tools": [WEATHER], "tool_choice": choice}
     answer = engine.chat("What is the weather in Paris in celsius?", **fields)["choices"][0]
@@ -349,9 +347,7 @@ def test_more_than_max_num_seqs_wait(tmp_path: Path) -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60, "ignore_eos": True}
         connections = [engine.connect() for _ in range(3)]
         for connection in connections:
-            connection.request(
-                "POST", "/v1/chat/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}"}
-            )
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}"})
         eventually("two run", lambda: engine.metric("vllm:num_requests_running") == 2)
         assert engine.metric("vllm:num_requests_waiting") == 1
         assert [connection.getresponse().status for connection in connections] == [200, 200, 200]

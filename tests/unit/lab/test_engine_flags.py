@@ -58,9 +58,7 @@ def test_the_version_says_that_this_is_a_simulator() -> None:
     assert "simulator" in vllm("--version").stdout
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, default in flags.table().items() if flags.is_boolean(name, default)]
-)
+@pytest.mark.parametrize("name", [name for name, default in flags.table().items() if flags.is_boolean(name, default)])
 def test_every_boolean_has_its_no_form(name: str) -> None:
     key = name.replace("-", "_")
     assert vars(flags.parse(["serve", f"--{name}"])[0])[key] is True
@@ -84,9 +82,7 @@ def test_several_keys_and_names_are_taken() -> None:
 
 def test_a_config_file_adds_flags_and_the_command_line_wins(tmp_path: Path) -> None:
     config = tmp_path / "flags.yaml"
-    config.write_text(
-        "# comment\nmodel: /other\nport: 9000\ntrust_remote_code: true\napi-key:\n  - one\n  - two\n"
-    )
+    config.write_text("# comment\nmodel: /other\nport: 9000\ntrust_remote_code: true\napi-key:\n  - one\n  - two\n")
     chosen, _ = flags.parse(["serve", "--config", str(config), "--port", "9001"])
     assert (chosen.model, chosen.port, chosen.trust_remote_code) == ("/other", 9001, True)
     assert chosen.api_key == ["one", "two"]

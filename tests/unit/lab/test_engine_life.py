@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from engine_bed import KEY, MODEL, MTP, Bed, Engine, eventually
 
-from fleetctl.observe.npu_smi import NpuProcess, parse_info
+from fleetctl.observe.npu_smi import NpuProcess, parse_info, parse_mapping
 
 LONG = {"max_tokens": 100_000, "ignore_eos": True}
 
@@ -122,9 +122,7 @@ def test_a_hang_leaves_health_green_metrics_frozen_and_ends_with_the_fault(bed: 
         def stuck() -> bool:
             before = engine.metric("vllm:generation_tokens_total")
             body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "stream": True}
-            connection.request(
-                "POST", "/v1/chat/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}"}
-            )
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}"})
             connection.sock.settimeout(0.3)
             try:
                 connection.getresponse().read()
@@ -202,6 +200,18 @@ def test_npu_smi_shows_injected_health_hidden_memory_and_missing_cards(bed: Bed)
     assert (npus[2].hbm_used_mb or 0) > 40_000 and npus[2].processes == ()
     assert "Alarm" in bed.npu_smi("info", "-t", "health", "-i", "1").stdout
     assert bed.npu_smi("info", "-t", "health", "-i", "3").returncode != 0
+
+
+def test_npu_smi_answers_its_sub_commands(bed: Bed) -> None:
+    (bed.root / "dev/davinci0").unlink()
+    mapping = [row for row in parse_mapping(bed.npu_smi("info", "-m").stdout) if row.logic_id is not None]
+    assert [(row.npu, row.logic_id) for row in mapping] == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6)]
+    assert "HBM Capacity(MB)               : 65536" in bed.npu_smi("info", "-t", "usages", "-i", "1").stdout
+    assert "No process in device." in bed.npu_smi("info", "-t", "proc-mem", "-i", "1").stdout
+    with bed.serving():
+        assert "Process memory(MB):56893" in bed.npu_smi("info", "-t", "proc-mem", "-i", "1").stdout
+    (bed.driver / "version.info").write_text("Version=25.2.0\n")
+    assert parse_info(bed.npu_smi("info").stdout).version == "25.2.0"
 
 
 def test_npu_smi_answers_in_time(bed: Bed) -> None:

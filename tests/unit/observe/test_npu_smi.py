@@ -153,9 +153,7 @@ def test_the_same_pid_on_several_chips_is_reported_on_each() -> None:
 
 
 def test_a_process_table_without_chip_column_counts_for_the_npu() -> None:
-    text = (
-        card() + "| NPU ID | Process id | Process name | Process memory(MB) |\n| 0 | 12 | python3 | 3000 |\n"
-    )
+    text = card() + "| NPU ID | Process id | Process name | Process memory(MB) |\n| 0 | 12 | python3 | 3000 |\n"
     assert one(text).processes == (NpuProcess(12, "python3", 3000),)
 
 

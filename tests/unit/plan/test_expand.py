@@ -1,0 +1,238 @@
+"""Plans: what would run, from desired and observed state. Nothing here touches a machine."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from fleetctl.balancer import config, peers
+from fleetctl.balancer.config import FLAVOURS
+from fleetctl.commands import paths, units
+from fleetctl.errors import UsageError
+from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.observe.facts import BalancerState, Container, Facts, Listener, PeerState, Stopped, Unit
+from fleetctl.observe.npu_smi import NpuProcess
+from fleetctl.plan import actions, expand, playbook
+from fleetctl.plan.context import Context
+from fleetctl.plan.desired import sha256
+from fleetctl.plan.operation import Group, Plan
+from fleetctl.plan.steps import STEPS
+
+from ..conftest import KEY, bare, npus, serving
+
+FLAVOUR = next(iter(FLAVOURS))
+
+
+def context(fleet: Fleet, facts: dict[int, Facts], machines: tuple[int, ...], **more: object) -> Context:
+    given = {
+        "fleet": fleet,
+        "facts": facts,
+        "machines": machines,
+        "key_hash": hashlib.sha256(KEY.encode()).hexdigest(),
+        "stamp": "20260829T120000Z",
+    }
+    return Context(**{**given, **more})  # type: ignore[arg-type]
+
+
+def empty(fleet: Fleet) -> dict[int, Facts]:
+    return {machine: bare(machine, flavour=FLAVOUR) for machine in fleet.machines}
+
+
+def whole(fleet: Fleet) -> dict[int, Facts]:
+    """Every machine as desired, the balancer running with all 16."""
+    facts = {machine: serving(fleet, machine) for machine in fleet.machines}
+    table = peers.of(fleet, {}, fleet.machines)
+    files = config.render(fleet, FLAVOURS[FLAVOUR])
+    unit = units.balancer(fleet, FLAVOURS[FLAVOUR].binary, config.open_files(fleet))
+    folder = paths.balancer(fleet)
+    hashes = {str(folder / name): sha256(text) for name, text in files.items()}
+    hashes[str(paths.unit(fleet.inventory.balancer.unit))] = sha256(unit)
+    live = tuple(PeerState(p.id, p.address, "up", 0) for p in table)
+    state = BalancerState(peers.version(peers.render(table)), config.config_hash(files), live)
+    active = Unit("active", "running", "enabled", "success", 0, "")
+    facts[69] = replace(
+        facts[69],
+        flavour=FLAVOUR,
+        files={**facts[69].files, **hashes},
+        units={**facts[69].units, fleet.inventory.balancer.unit: active},
+        peers=peers.render(table),
+        balancer=state,
+    )
+    return facts
+
+
+def plan(name: str, ctx: Context) -> Plan:
+    return expand.expand(playbook.load(name, set(STEPS)), ctx, name)
+
+
+def steps_on(found: Plan, machine: int) -> list[str]:
+    return list(dict.fromkeys(op.step for op in found.operations if op.machine == machine))
+
+
+def test_an_empty_machine_gets_everything_in_order(fleet: Fleet) -> None:
+    found = plan("add-machine", context(fleet, empty(fleet), (67,)))
+    assert steps_on(found, 67) == ["key", "image", "model", "units", "start", "gate"]
+    on_source = [op for op in found.operations if op.machine == 69]
+    assert [op.step for op in on_source][-2:] == ["join", "verify"]
+
+
+def test_a_fleet_that_is_as_desired_needs_nothing(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(fleet, whole(fleet), tuple(fleet.machines), peers=table))
+    assert found.operations == ()
+
+
+def test_the_first_instance_starts_alone_and_the_rest_side_by_side(fleet: Fleet) -> None:
+    found = plan("add-machine", context(fleet, empty(fleet), (67,)))
+    groups = [g for g in walk(found.root) if g.name == "start the rest"]
+    assert [child.name for child in groups[0].children] == ["67/1", "67/2", "67/3"]  # type: ignore[union-attr]
+    assert groups[0].parallel
+
+
+def walk(group: Group) -> list[Group]:
+    return [group, *(g for child in group.children if isinstance(child, Group) for g in walk(child))]
+
+
+def test_what_serves_is_drained_before_it_is_stopped(fleet: Fleet) -> None:
+    five = fleet.with_overrides(Overrides(tokens=5))
+    table = peers.of(fleet, {}, fleet.machines)
+    facts = whole(fleet)
+    found = plan("rollout", context(five, facts, tuple(five.machines), peers=table))
+    ops = [op for op in found.operations if op.target == "67/2"]
+    assert [op.step for op in ops] == ["roll"] * 5 + ["gate", "roll"]
+    assert ops[0].summary.startswith("drain")
+    assert "stop qwen38-tp2-2.service (mtp 4 -> 5)" in ops[2].summary
+    assert ops[-1].summary == "back in rotation"
+
+
+def test_at_most_max_unavailable_are_changed_at_once(fleet: Fleet) -> None:
+    five = fleet.with_overrides(Overrides(tokens=5))
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(five, whole(fleet), tuple(five.machines), peers=table))
+    batches = [g for g in walk(found.root) if g.name == "batch"]
+    assert len(batches) == 4
+    assert all(len(batch.children) == 4 for batch in batches)
+
+
+def test_an_instance_stopped_on_purpose_stays_stopped(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    note = Stopped("ops@desk", "2026-08-29T12:00:00Z", "bad fan")
+    facts[67] = replace(facts[67], stopped={"qwen38-tp2-0": note})
+    table = peers.of(fleet, {"67/0": peers.PeerState.OFF}, fleet.machines)
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    assert found.operations == ()
+    assert "67/0 stays stopped" in found.notes[0]
+
+
+def test_a_unit_changed_by_hand_is_put_right(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    files = {**facts[68].files, str(paths.unit("qwen38-tp2-1")): "0" * 64}
+    facts[68] = replace(facts[68], files=files)
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    assert {op.target for op in found.operations if op.step == "roll"} == {"68/1"}
+
+
+def test_joining_says_how_many_sessions_move(fleet: Fleet) -> None:
+    facts = {**empty(fleet)}
+    table = peers.of(fleet, {}, [69])
+    found = plan("add-machine", context(fleet, facts, (68,), peers=table))
+    join = next(op for op in found.operations if op.step == "join")
+    assert join.summary == "join: 4 -> 8 backends, 50% of sessions move"
+
+
+def test_the_printed_plan_is_the_list_that_runs(fleet: Fleet) -> None:
+    found = plan("rollout", context(fleet, empty(fleet), tuple(fleet.machines)))
+    assert len(found.operations) == len({id(op) for op in found.operations})
+    assert found.id == plan("rollout", context(fleet, empty(fleet), tuple(fleet.machines))).id
+
+
+def problems(fleet: Fleet, machine: int, **changed: object) -> str:
+    facts = empty(fleet)
+    facts[machine] = replace(facts[machine], **changed)  # type: ignore[arg-type]
+    found = expand.problems(context(fleet, facts, (machine,)))
+    return "\n".join(found.get(machine, []))
+
+
+def test_a_ready_machine_has_no_problems(fleet: Fleet) -> None:
+    assert problems(fleet, 67) == ""
+
+
+def test_a_foreign_process_on_our_port_is_named_by_pid(fleet: Fleet) -> None:
+    holder = Listener("0.0.0.0", 8001, 4711, "/usr/bin/python3", "unit jupyter.service")
+    assert "port 8001 of 67/1 is held by /usr/bin/python3 (pid 4711, unit jupyter.service)" in problems(
+        fleet, 67, listeners=(holder,)
+    )
+
+
+def test_a_container_that_is_listed_to_clean_may_hold_the_port(fleet: Fleet) -> None:
+    old = Container("minimax-h3", "f" * 64, "sha256:x", "running", {}, (8000,))
+    holder = Listener("0.0.0.0", 8000, 99, "/usr/bin/docker-proxy", "unit docker.service")
+    assert problems(fleet, 67, listeners=(holder,), containers=(old,)) == ""
+    assert "container other" in problems(fleet, 67, listeners=(holder,), containers=(replace(old, name="other"),))
+
+
+def test_an_npu_held_by_somebody_else_is_named(fleet: Fleet) -> None:
+    held = {3: (NpuProcess(77, "python3", 28000),)}
+    words = problems(fleet, 67, npu=npus(held), npu_owners={77: "unit train.service"})
+    assert "NPU 3 is held by unit train.service (pid 77)" in words
+
+
+def test_a_shared_context_is_not_ownership(fleet: Fleet) -> None:
+    assert problems(fleet, 67, npu=npus({3: (NpuProcess(77, "python3", 130),)})) == ""
+
+
+def test_what_could_not_be_read_is_not_free(fleet: Fleet) -> None:
+    assert "npu-smi" in problems(fleet, 67, npu=None, failed={"npu": "timeout"})
+    assert "Docker engine does not answer" in problems(fleet, 67, containers=None)
+
+
+def test_every_problem_is_said_at_once(fleet: Fleet) -> None:
+    words = problems(fleet, 67, missing_tools=("rsync",), missing_paths=("/usr/local/dcmi",), npu=None)
+    assert len(words.splitlines()) == 3
+
+
+def test_drivers_that_differ_are_a_problem(fleet: Fleet) -> None:
+    facts = empty(fleet)
+    facts[67] = replace(facts[67], driver="25.2.0")
+    found = expand.problems(context(fleet, facts, (67,)))
+    assert "driver versions differ" in found[69][0]
+
+
+def test_a_disk_without_room_for_the_model_is_refused_before_anything_runs(fleet: Fleet) -> None:
+    facts = empty(fleet)
+    small = {name: replace(disk, free=1 << 20) for name, disk in facts[67].disks.items()}
+    assert "model: " in problems(fleet, 67, disks=small)
+    assert "image: " in problems(fleet, 67, disks=small)
+
+
+def test_stop_marks_drains_disables_and_keeps_the_place_in_the_table(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    ctx = context(fleet, whole(fleet), (67,), peers=table)
+    found = actions.stop(ctx, fleet.on(67)[:1], who="me", when="now", reason="")
+    assert [op.step for op in found.operations] == ["stop", "drain", "drain", "stop", "stop"]
+    edit = found.operations[-1].action.edit(table)  # type: ignore[union-attr]
+    assert [p.id for p in edit] == [p.id for p in table]
+    assert next(p for p in edit if p.id == "67/0").state is peers.PeerState.OFF
+
+
+def test_restart_of_an_instance_stopped_on_purpose_is_refused(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    facts[67] = replace(facts[67], stopped={"qwen38-tp2-0": Stopped("me", "", "")})
+    with pytest.raises(UsageError, match="67/0 was stopped"):
+        actions.restart(context(fleet, facts, (67,)), fleet.on(67)[:1])
+
+
+def test_start_of_what_serves_changes_nothing(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    assert actions.start(context(fleet, whole(fleet), (67,), peers=table), fleet.on(67)).operations == ()
+
+
+def test_a_playbook_with_an_unknown_step_is_a_usage_error(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / "playbooks"
+    folder.mkdir()
+    (folder / "rollout.yaml").write_text("stages: [{name: a, machines: one by one, steps: [fly]}]")
+    with pytest.raises(UsageError, match="no step 'fly'"):
+        playbook.load("rollout", set(STEPS), tmp_path)
