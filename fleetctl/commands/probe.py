@@ -215,6 +215,9 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
     ]
     if machine.id == fleet.inventory.source:
         checks.append("cat /etc/ssh/ssh_host_*_key.pub >host-keys 2>/dev/null || true")
+        tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
+        keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
+        checks.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")
     return checks
 
 

@@ -129,9 +129,7 @@ def _listed_devices(inventory: Inventory, position: int, machine: Machine) -> It
         if device in seen:
             yield Problem(path, f"NPU {device} is listed twice")
         if not 0 <= device < inventory.accelerator.devices:
-            message = (
-                f"NPU {device} does not exist: a machine has NPUs 0 to {inventory.accelerator.devices - 1}"
-            )
+            message = f"NPU {device} does not exist: a machine has NPUs 0 to {inventory.accelerator.devices - 1}"
             yield Problem(path, message)
         seen.add(device)
 
@@ -165,7 +163,5 @@ def _ssh_ports(inventory: Inventory) -> Iterator[Problem]:
 def _names(inventory: Inventory) -> Iterator[Problem]:
     units = {i.name: i for i in allocate(inventory) if i.machine == inventory.balancer.machine}
     if inventory.balancer.unit in units:
-        message = (
-            f"{inventory.balancer.unit} is also the name of instance {units[inventory.balancer.unit].id}"
-        )
+        message = f"{inventory.balancer.unit} is also the name of instance {units[inventory.balancer.unit].id}"
         yield Problem(("balancer", "unit"), message)

@@ -107,11 +107,7 @@ def _too_deep(text: str, document: Document) -> bool:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if depth > DEEPEST:
-                place = (
-                    Place(event.start_mark.line + 1, event.start_mark.column + 1)
-                    if event.start_mark
-                    else None
-                )
+                place = Place(event.start_mark.line + 1, event.start_mark.column + 1) if event.start_mark else None
                 document.mistakes.append(Mistake(place, f"nested more than {DEEPEST} levels deep"))
                 return True
     except yaml.YAMLError:
@@ -128,9 +124,7 @@ def _syntax(text: str, error: yaml.YAMLError) -> Mistake:
     if mark is not None:
         context = getattr(error, "context", None)
         said = ", ".join(part for part in (context, problem) if part)
-        return Mistake(
-            Place(mark.line + 1, mark.column + 1), f"not valid YAML: {said}{_advice(text, mark.line)}"
-        )
+        return Mistake(Place(mark.line + 1, mark.column + 1), f"not valid YAML: {said}{_advice(text, mark.line)}")
     position = getattr(error, "position", None)
     reason = getattr(error, "reason", None) or str(error).splitlines()[0]
     if isinstance(position, int) and position >= 0:
@@ -275,11 +269,7 @@ class _Reader:
 
     def _foreign(self, node: yaml.Node, location: Location) -> None:
         tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
-        what = (
-            f'YAML reads "{node.value}" as a date; quote it'
-            if tag == "!!timestamp"
-            else f"{tag} is not used here"
-        )
+        what = f'YAML reads "{node.value}" as a date; quote it' if tag == "!!timestamp" else f"{tag} is not used here"
         self._mistake(node, location, what)
 
     def _mistake(self, node: yaml.Node, location: Location, message: str) -> None:

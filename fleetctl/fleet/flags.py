@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fleetctl.errors import UsageError
-from fleetctl.fleet.fleet import Fleet, Instance
-from fleetctl.fleet.schema import COMPUTED_FLAGS, FlagValue
+from fleetctl.fleet import flag_types
+from fleetctl.fleet.allocation import Problem
+from fleetctl.fleet.fleet import Fleet, Instance, canonical
+from fleetctl.fleet.schema import COMPUTED_FLAGS, FLAG_NAME, FlagValue, Inventory
 
 JSON_LISTS = frozenset({"allowed-origins", "allowed-methods", "allowed-headers"})
 COMMA_LISTS = frozenset({"disable-access-log-for-endpoints"})
@@ -45,12 +47,6 @@ def flag(name: str, value: FlagValue) -> list[str]:
     return [f"--{name}", _text(value)]
 
 
-def canonical(name: str) -> str:
-    """A flag's name without dashes in front and with `-` for `_`; what follows a dot is a JSON key, kept."""
-    head, dot, tail = name.lstrip("-").partition(".")
-    return head.replace("_", "-") + dot + tail
-
-
 def _list(name: str, values: list[Any]) -> list[str]:
     if name in JSON_LISTS:
         return [f"--{name}", _text(values)]
@@ -77,15 +73,21 @@ def _speculative(fleet: Fleet) -> list[str]:
     return ["--speculative-config", json.dumps(config, separators=(",", ":"))]
 
 
-def check_overrides(engine: Iterable[str]) -> None:
-    """Raises UsageError when a flag set on the command line is one that the program computes itself."""
-    wrong = [
-        f"engine.{name}: {COMPUTED_FLAGS[canonical(name)]}"
-        for name in engine
-        if canonical(name) in COMPUTED_FLAGS
-    ]
+def problems(inventory: Inventory) -> list[Problem]:
+    """Typed flags of the inventory whose value vLLM would refuse, each with the way to it."""
+    spelt = {canonical(name): name for name in inventory.engine}
+    typed = {canonical(name): value for name, value in inventory.engine.items()}
+    return [Problem(("engine", spelt[name]), message) for name, message in flag_types.problems(typed)]
+
+
+def check_overrides(engine: Mapping[str, FlagValue]) -> None:
+    """Raises UsageError for flags of `--set engine.KEY=VALUE` that are computed, misnamed or of the wrong type."""
+    typed = {canonical(name): value for name, value in engine.items()}
+    wrong = [(name, COMPUTED_FLAGS[plain]) for name in typed if (plain := name.removeprefix("no-")) in COMPUTED_FLAGS]
+    wrong += [(name, "not the name of a vllm serve flag") for name in typed if not FLAG_NAME.fullmatch(name)]
+    wrong += flag_types.problems(typed)
     if wrong:
-        raise UsageError("\n".join(wrong))
+        raise UsageError("\n".join(f"engine.{name}: {message}" for name, message in wrong))
 
 
 @dataclass(frozen=True)

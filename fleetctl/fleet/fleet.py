@@ -12,6 +12,12 @@ from pathlib import Path
 from fleetctl.fleet.schema import FlagValue, Inventory, Machine
 
 
+def canonical(name: str) -> str:
+    """An engine flag's name without dashes in front and with `-` for `_`; what follows a dot is a JSON key, kept."""
+    head, dot, tail = name.lstrip("-").partition(".")
+    return head.replace("_", "-") + dot + tail
+
+
 @dataclass(frozen=True)
 class Overrides:
     """What a release changes over the inventory (design, promise 3); empty: the inventory as it stands."""
@@ -89,5 +95,6 @@ class Fleet:
 
     @property
     def engine(self) -> dict[str, FlagValue]:
-        """Engine flags in force, without those the program computes itself (model, port, speculation)."""
-        return {**self.inventory.engine, **dict(self.overrides.engine)}
+        """Engine flags in force by canonical name, without those the program computes (model, port, speculation)."""
+        inventory = {canonical(name): value for name, value in self.inventory.engine.items()}
+        return {**inventory, **{canonical(name): value for name, value in self.overrides.engine}}

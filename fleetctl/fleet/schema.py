@@ -39,6 +39,7 @@ COMPUTED_FLAGS = {
     "headless": "an instance serves HTTP itself; leave it out",
     "grpc": "an instance serves HTTP; leave it out",
 }
+FLAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
 SECRET_VARIABLES = frozenset({"VLLM_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 _LOOKS_SECRET = re.compile(r"^(sk|hf|ghp|glpat|xox[abp])[-_][A-Za-z0-9_-]{6,}$")
 
@@ -63,7 +64,7 @@ def _flag_name(name: str) -> str:
     plain = name.lstrip("-").replace("_", "-")
     if name.startswith("-"):
         raise ValueError(f'write the flag without the leading dashes: "{name.lstrip("-")}"')
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+    if not FLAG_NAME.fullmatch(name):
         raise ValueError(f'"{name}" cannot be the name of a vllm serve flag')
     if plain.removeprefix("no-") in COMPUTED_FLAGS:
         raise ValueError(COMPUTED_FLAGS[plain.removeprefix("no-")])
@@ -99,9 +100,7 @@ def _path(value: PurePosixPath) -> PurePosixPath:
     if not value.is_absolute() or ".." in value.parts or text == "/":
         raise ValueError(f'expected an absolute path on the machine, got "{text}"')
     if re.search(r"[\x00-\x1f\x7f,:\"]", text):
-        raise ValueError(
-            "a path must not hold a comma, a colon, a quote or a control character (docker --mount)"
-        )
+        raise ValueError("a path must not hold a comma, a colon, a quote or a control character (docker --mount)")
     return value
 
 
@@ -180,8 +179,7 @@ class Model(Section):
         Field(pattern=MODEL_NAME, max_length=128, description="Served name: what clients write as `model`."),
     ]
     path: HostPath = Field(
-        description="Folder of the model on every machine; its parent is mounted read-only into the "
-        "containers."
+        description="Folder of the model on every machine; its parent is mounted read-only into the containers."
     )
     shared: Truth = Field(
         default=False,
@@ -263,8 +261,7 @@ class Instances(Section):
     )
     cpuset: Literal["auto", "off"] = Field(
         default="auto",
-        description="`auto` gives each instance its share of the CPUs of one NUMA node; `off` leaves it "
-        "to the kernel.",
+        description="`auto` gives each instance its share of the CPUs of one NUMA node; `off` leaves it to the kernel.",
     )
     env: dict[
         Annotated[str, AfterValidator(_variable)],
@@ -275,9 +272,7 @@ class Instances(Section):
         "`docker inspect` "
         "would show.",
     )
-    log_max_size: Size = Field(
-        default="100m", description="Size at which Docker rotates the log of a container."
-    )
+    log_max_size: Size = Field(default="100m", description="Size at which Docker rotates the log of a container.")
 
 
 class Jump(Section):
@@ -295,9 +290,7 @@ class Ssh(Section):
     host: Word | None = Field(
         default=None, description="Name or address to connect to; without it, the machine's `address`."
     )
-    port: Port | None = Field(
-        default=None, description="Port of the SSH server; 22 when ssh_config says nothing."
-    )
+    port: Port | None = Field(default=None, description="Port of the SSH server; 22 when ssh_config says nothing.")
     user: Word | None = Field(default=None, description="root, or a user with `sudo -n`.")
     key: LocalPath | None = Field(default=None, description="Private key file on this computer.")
     jump: Jump | None = Field(default=None, description="Jump host, where there is one.")
@@ -326,8 +319,7 @@ class Clean(Section):
     )
     first: Truth = Field(
         default=False,
-        description="Clean before image and model are copied, where the disk does not hold old and new "
-        "together.",
+        description="Clean before image and model are copied, where the disk does not hold old and new together.",
     )
 
 
@@ -336,8 +328,7 @@ class MachineOverride(Section):
 
     per_machine: Annotated[int, Field(strict=True, ge=0, le=64)] | None = Field(
         default=None,
-        description="Instances on this machine. Without it: as many as `devices` holds, at most the "
-        "fleet's number.",
+        description="Instances on this machine. Without it: as many as `devices` holds, at most the fleet's number.",
     )
     devices: tuple[Whole, ...] | None = Field(
         default=None,
@@ -350,12 +341,9 @@ class MachineOverride(Section):
 class Machine(Section):
     """One host. The order of the list is the order of joining, and of the affinity table."""
 
-    id: Annotated[int, Field(strict=True, ge=1, le=65535)] = Field(
-        description="Number of the machine: `67` in `67/2`."
-    )
+    id: Annotated[int, Field(strict=True, ge=1, le=65535)] = Field(description="Number of the machine: `67` in `67/2`.")
     address: Annotated[str, AfterValidator(_address)] = Field(
-        description="IP address (4 or 6) in the cluster network: instances are published there and "
-        "nowhere else."
+        description="IP address (4 or 6) in the cluster network: instances are published there and nowhere else."
     )
     ssh: Ssh = Field(default=Ssh.model_construct(), description="How to reach it, where that differs.")
     clean: Clean = Field(default=Clean.model_construct(), description="What it has to give up.")
@@ -382,9 +370,7 @@ class Balancer(Section):
 
     machine: Whole = Field(description="Id of the machine that runs it.")
     listen: Port = Field(default=2219, description="Port that users connect to.")
-    state_listen: Port = Field(
-        default=2220, description="Port on loopback for the state document and metrics."
-    )
+    state_listen: Port = Field(default=2220, description="Port on loopback for the state document and metrics.")
     unit: Name = Field(default="openresty-qwen", description="Name of its systemd unit, without `.service`.")
     public_url: Annotated[str, StringConstraints(pattern=URL)] | None = Field(
         default=None, description="Address that users type, where a gateway or NAT stands before it."
@@ -399,9 +385,7 @@ class Balancer(Section):
         default="50m", description="Largest request body."
     )
     connect_timeout: Seconds = Field(default=2, description="Seconds to wait for a backend to accept.")
-    read_timeout: Seconds = Field(
-        default=3600, description="Seconds a backend may be silent within an answer."
-    )
+    read_timeout: Seconds = Field(default=3600, description="Seconds a backend may be silent within an answer.")
     tls: Tls | None = Field(default=None, description="Serve HTTPS with this certificate.")
     mode: Literal["lua", "plain"] = Field(
         default="lua",
@@ -428,8 +412,7 @@ class Balancer(Section):
     )
     load_floor: Annotated[int, Field(strict=True, ge=1)] | None = Field(
         default=None,
-        description="Requests in flight below which a session never leaves its instance; max-num-seqs "
-        "where not given.",
+        description="Requests in flight below which a session never leaves its instance; max-num-seqs where not given.",
     )
     load_factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = Field(
         default=1.5, description="Above the floor: how many times its fair share an instance may hold."
@@ -453,9 +436,9 @@ class Balancer(Section):
         tuple[Annotated[str, StringConstraints(pattern=r"^(\*|https?://[A-Za-z0-9.:\[\]-]+)$")], ...],
         Field(min_length=1),
     ] = Field(default=("*",), description="Web origins that may call; `*` for all.")
-    trusted_proxies: tuple[
-        Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$")], ...
-    ] = Field(default=(), description="Addresses or networks whose X-Forwarded-For is believed.")
+    trusted_proxies: tuple[Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$")], ...] = Field(
+        default=(), description="Addresses or networks whose X-Forwarded-For is believed."
+    )
     workers: Annotated[int, Field(strict=True, ge=1, le=32)] | None = Field(
         default=None, description="Worker processes; computed from the number of instances where not given."
     )
@@ -468,8 +451,8 @@ class Balancer(Section):
 class Rollout(Section):
     """How careful a rollout is."""
 
-    max_unavailable: Annotated[str, BeforeValidator(_number_as_text), StringConstraints(pattern=SHARE)] = (
-        Field(default="25%", description="How many instances may be out at a time: a number or a share.")
+    max_unavailable: Annotated[str, BeforeValidator(_number_as_text), StringConstraints(pattern=SHARE)] = Field(
+        default="25%", description="How many instances may be out at a time: a number or a share."
     )
     drain_timeout: Seconds = Field(
         default=600, description="Seconds to wait for requests in flight before giving up on a drain."
@@ -529,9 +512,7 @@ class Inventory(Section):
         default=Accelerator.model_construct(), description="Devices and driver of the machines."
     )
     instances: Instances = Field(description="The vLLM servers of each machine.")
-    machines: Annotated[tuple[Machine, ...], Field(min_length=1)] = Field(
-        description="The machines, in joining order."
-    )
+    machines: Annotated[tuple[Machine, ...], Field(min_length=1)] = Field(description="The machines, in joining order.")
     balancer: Balancer = Field(description="The balancer.")
     rollout: Rollout = Field(default=Rollout.model_construct(), description="Rollout policy.")
     secrets: Secrets = Field(description="References to secrets.")

@@ -46,9 +46,7 @@ def mounted(folder: Path) -> list[Path]:
     points = []
     with Path("/proc/self/mounts").open(encoding="utf-8") as table:
         for line in table:
-            point = (
-                line.split()[1].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
-            )
+            point = line.split()[1].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
             if point.startswith(below):
                 points.append(Path(point))
     return sorted(points, key=lambda point: len(point.parts), reverse=True)
@@ -70,9 +68,7 @@ def loops(folder: Path) -> list[str]:
     """Loop devices whose file lies, or lay, below a folder."""
     below = str(folder.absolute()) + os.sep
     found = []
-    for line in (
-        run(["losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"]).stdout.decode().splitlines()
-    ):
+    for line in run(["losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"]).stdout.decode().splitlines():
         name, _, file = line.strip().partition(" ")
         if file.strip().startswith(below):
             found.append(name)

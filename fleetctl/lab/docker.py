@@ -30,20 +30,14 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise FleetctlError(f"no answer within {seconds:g} s", step=step) from error
     if check and done.returncode != 0:
-        said = (done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip())[
-            -800:
-        ]
+        said = (done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip())[-800:]
         raise FleetctlError(f"{argv[0]} ended with {done.returncode}: {said}", step=step)
     return done
 
 
 def docker(*arguments: str, stdin: bytes = b"", seconds: float = SECONDS, step: str | None = None) -> str:
     """`docker ...`, its standard output without the last newline."""
-    return (
-        run(["docker", *arguments], stdin=stdin, seconds=seconds, step=step)
-        .stdout.decode(errors="replace")
-        .strip()
-    )
+    return run(["docker", *arguments], stdin=stdin, seconds=seconds, step=step).stdout.decode(errors="replace").strip()
 
 
 def succeeds(*arguments: str, seconds: float = SECONDS) -> bool:
@@ -57,9 +51,7 @@ def inside(
     return docker("exec", "-i", container, "/bin/sh", "-euc", script, stdin=stdin, seconds=seconds, step=step)
 
 
-def feed(
-    container: str, command: Sequence[str], file: Path, *, seconds: float = 300, step: str | None = None
-) -> str:
+def feed(container: str, command: Sequence[str], file: Path, *, seconds: float = 300, step: str | None = None) -> str:
     """`docker exec` with a file as standard input, for what is too large to hold in memory."""
     argv = ["docker", "exec", "-i", container, *command]
     with file.open("rb") as source:

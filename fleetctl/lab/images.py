@@ -130,9 +130,7 @@ def _build_engine(images: Images, progress: Progress) -> None:
         # The classic builder: a box that has only the engine has no other, and nothing is fetched.
         environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
         argv = ["docker", "build", "--quiet", "--network", "none", "--tag", images.engine, str(context)]
-        done = subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
         if done.returncode != 0:
             raise FleetctlError(done.stderr.strip()[-800:], step=f"build of {images.engine}")
 

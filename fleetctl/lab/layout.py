@@ -145,9 +145,7 @@ def subnet(fleet: Fleet) -> Subnet:
             ) from None
     networks = sorted({ipaddress.IPv4Network((address, 24), strict=False) for address in addresses})
     if len(networks) > 1:
-        raise UsageError(
-            f"a lab needs all cluster addresses in one /24, these are in {', '.join(map(str, networks))}"
-        )
+        raise UsageError(f"a lab needs all cluster addresses in one /24, these are in {', '.join(map(str, networks))}")
     taken = set(addresses)
     hosts = list(networks[0].hosts())
     outside = [address for address in addresses if address not in hosts]

@@ -7,6 +7,8 @@ CAP_SYS_TIME is dropped, so that nothing in a lab can ever set the box's clock.
 from __future__ import annotations
 
 import io
+import shlex
+import shutil
 import socket
 import tarfile
 import time
@@ -133,7 +135,7 @@ def furnish(fleet: Fleet, layout: Layout, images: Images, plan: Plan) -> None:
     _start_old(name, plan)
     if plan.holds_model and not fleet.inventory.model.shared:
         path = fleet.inventory.model.path
-        inside(name, f"mkdir -p '{path.parent}'", step="model")
+        inside(name, f"mkdir -p {shlex.quote(str(path.parent))}", step="model")
         _copy_folder(images.model, name, str(path), layout.machine(machine), plan.disks)
     if plan.holds_image:
         _load(name, images.engine_archive, images.engine, fleet.inventory.image.reference, machine)
@@ -141,7 +143,8 @@ def furnish(fleet: Fleet, layout: Layout, images: Images, plan: Plan) -> None:
 
 def _load(container: str, archive: Path, name: str, reference: str, machine: int) -> None:
     feed(container, ["docker", "load", "--quiet"], archive, step=f"machine {machine}: loading {reference}")
-    inside(container, f"docker tag '{name}' '{reference}'; docker rmi '{name}' >/dev/null", step="docker tag")
+    script = f"docker tag {shlex.quote(name)} {shlex.quote(reference)}; docker rmi {shlex.quote(name)} >/dev/null"
+    inside(container, script, step="docker tag")
 
 
 def _start_old(name: str, plan: Plan) -> None:
@@ -149,9 +152,14 @@ def _start_old(name: str, plan: Plan) -> None:
     lines = ["systemctl daemon-reload", f"systemctl enable --quiet --now {' '.join(units)}"] if units else []
     for old in plan.old:
         if old.container and not old.unit:
-            arguments = " ".join(workloads.run_arguments(old)).replace("run ", "run -d --restart unless-stopped ", 1)
-            lines.append(f"docker {arguments} >/dev/null")
-    lines += [f"/opt/by-hand/{hand.executable} -c /opt/by-hand/{hand.port}.conf" for hand in plan.by_hand]
+            arguments = shlex.join(workloads.run_arguments(old)[1:])
+            lines.append(f"docker run --detach --restart unless-stopped {arguments} >/dev/null")
+    for hand in plan.by_hand:
+        program = "/usr/sbin/nginx"
+        if hand.executable != "nginx":
+            program = shlex.quote(f"/opt/by-hand/{hand.executable}")
+            lines.append(f"cp /usr/sbin/nginx {program}")
+        lines.append(f"{program} -c /opt/by-hand/{hand.port}.conf")
     # A unit is active before its container holds what it holds.
     seen = "docker ps --filter status=running --format '{{.Names}}'"
     for old in plan.old:
@@ -165,8 +173,6 @@ def _start_old(name: str, plan: Plan) -> None:
 
 def _copy_folder(source: Path, container: str, target: str, folder: Path, disks: tuple[Disk, ...]) -> None:
     """Copies a folder into a machine: straight onto its disk where there is one, else through Docker."""
-    import shutil
-
     for disk in disks:
         if target.startswith(disk.inside + "/"):
             shutil.copytree(source, disk.mountpoint(folder) / target[len(disk.inside) + 1 :])

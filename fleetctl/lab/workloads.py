@@ -44,9 +44,10 @@ def _sample(pattern: str) -> str:
 def names(pattern: str, devices: int) -> tuple[str, ...]:
     """`sd35-npu-*` -> sd35-npu-0 .. sd35-npu-7, `minimax-h3*` -> minimax-h3, `redis` -> redis."""
     stem = _sample(pattern)
-    if stem.endswith("-") and pattern.removesuffix(".service").endswith("*"):
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*-", stem) and pattern.removesuffix(".service").endswith("*"):
         return tuple(f"{stem}{index}" for index in range(devices))
-    return (stem,) if stem else ()
+    stem = stem.rstrip("-")
+    return (stem,) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", stem) else ()
 
 
 def of(inventory: Inventory, machine: Machine) -> tuple[Workload, ...]:

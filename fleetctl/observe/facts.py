@@ -112,7 +112,11 @@ class BalancerState:
 
 @dataclass(frozen=True)
 class Facts:
-    """One machine. `failed` names the parts that could not be read, with the reason."""
+    """One machine. `failed` names the parts that could not be read, with the reason.
+
+    `jobs`: transient units of this fleet with their sub-state (running, exited, failed). `transfer_tags`: transfers that
+    may still log in here, such as `qwen38-67-model`.
+    """
 
     machine: int
     units: dict[str, Unit] = field(default_factory=dict)
@@ -140,6 +144,7 @@ class Facts:
     unreachable_peers: tuple[str, ...] = ()
     npu_owners: dict[int, str] = field(default_factory=dict)
     foreign_units: tuple[str, ...] = ()
+    transfer_tags: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
 
     def container_of(self, owner: str | None) -> Container | None:

@@ -68,7 +68,7 @@ def parse(machine: int, text: str) -> Facts:
         stopped=stopped(part.get("stopped", "")),
         release=parse_json(part["release"]) if "release" in part else None,
         jobs={
-            w[0].removesuffix(".service"): w[2] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3
+            w[0].removesuffix(".service"): w[3] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3
         },
         peers=part["peers"] + "\n" if "peers" in part else None,
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
@@ -82,6 +82,7 @@ def parse(machine: int, text: str) -> Facts:
             if w and (o := owner(" ".join(w[1:])))
         },
         foreign_units=tuple(part.get("foreign-units", "").split()),
+        transfer_tags=tuple(part.get("transfers", "").split()),
         failed=failed,
     )
 

@@ -130,11 +130,24 @@ def model(context: Context, machine: int) -> Group:
 def manifest(context: Context, machine: int) -> Group:
     """The manifest of the source's model, made once for all receivers and kept until the files change."""
     source = context.facts[context.source].model
-    if machine != context.machines[0] or source is None or not source.present or source.verified:
+    if machine != context.machines[0]:
         return sequence("manifest")
-    if context.fleet.inventory.model.shared:
-        return sequence("manifest")
-    return sequence("manifest", _manifest(context))
+    due = source is not None and source.present and not source.verified and not context.fleet.inventory.model.shared
+    return sequence("manifest", *_sweep(context), _manifest(context) if due else None)
+
+
+def _sweep(context: Context) -> list[Operation]:
+    """Keys of transfers that ended while nobody watched."""
+    user = context.users.get(context.source, "root")
+    found = []
+    for tag in context.facts[context.source].transfer_tags:
+        number, _, what = tag.removeprefix(f"{context.fleet.name}-").partition("-")
+        receiver = context.facts.get(int(number)) if number.isdigit() else None
+        if receiver is None or receiver.jobs.get(paths.job(context.fleet, what)) == "running":
+            continue
+        run = Run(Script("transfer_revoke", (user, tag), context.fleet.name))
+        found.append(_op("manifest", context.source, f"revoke the key of an ended transfer to {number}", run))
+    return found
 
 
 def _manifest(context: Context) -> Operation:
@@ -174,7 +187,7 @@ def _transfer(
         f"revoke the transfer key of {machine}",
         Run(Script("transfer_revoke", (user, tag), fleet.name)),
     )
-    if context.facts[machine].jobs.get(unit) in ("active", "activating") and _alive(context, machine, unit):
+    if context.facts[machine].jobs.get(unit) == "running":
         return sequence(what, job, revoke)
     if what == "image" and _sudo(context):
         command = f"{_sudo(context)}{command}"
@@ -199,10 +212,6 @@ def _transfer(
         job,
         revoke,
     )
-
-
-def _alive(context: Context, machine: int, unit: str) -> bool:
-    return context.facts[machine].jobs.get(unit) == "activating"
 
 
 def clean(context: Context, machine: int) -> Group:

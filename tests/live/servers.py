@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -150,12 +150,9 @@ class Backend:
 
 
 def reset(connection: socket.socket) -> None:
-    try:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-        connection.shutdown(socket.SHUT_RD)
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
         connection.close()
-    except OSError:
-        pass
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -169,10 +166,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         self.owner._connections.discard(self.request)
-        try:
+        with contextlib.suppress(OSError, ValueError):
             super().finish()
-        except (OSError, ValueError):
-            pass
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -247,6 +242,8 @@ class Balancer:
     state_port: int
     flavour: config.Flavour = field(default_factory=lambda: config.FLAVOURS["distribution"])
     process: subprocess.Popen[bytes] | None = None
+    patches: dict[str, tuple[str, str]] = field(default_factory=dict)
+    tls: bool = False
 
     def render(self) -> None:
         places = config.Places(
@@ -260,6 +257,8 @@ class Balancer:
         self.files = config.render(self.fleet, self.flavour, places)
         for name, text in self.files.items():
             path = self.folder / "balancer" / name
+            old, new = self.patches.get(name, ("", ""))
+            text = text.replace(old, new) if old else text
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         (self.folder / "logs").mkdir(exist_ok=True)
@@ -362,10 +361,16 @@ def fleet(engine: dict[str, Any] | None = None, **balancer: Any) -> Fleet:
     return Fleet(Inventory.model_validate(document), CHECKOUT / "inventory.yaml")
 
 
-def make(folder: Path, table: list[Peer], engine: dict[str, Any] | None = None, **balancer: Any) -> Balancer:
-    """A started balancer over these peers."""
-    os.chmod(folder, 0o755)  # the workers are not root
-    made = Balancer(folder, fleet(engine, **balancer), free_port(), free_port())
+def make(
+    folder: Path,
+    table: list[Peer],
+    engine: dict[str, Any] | None = None,
+    patches: dict[str, tuple[str, str]] | None = None,
+    **balancer: Any,
+) -> Balancer:
+    """A started balancer over these peers; patches shorten limits that no inventory sets."""
+    folder.chmod(0o755)  # the workers are not root
+    made = Balancer(folder, fleet(engine, **balancer), free_port(), free_port(), patches=patches or {})
     made.render()
     made.write_peers(peers.render(table))
     made.start()

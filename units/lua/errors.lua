@@ -18,7 +18,7 @@ local messages = {
 }
 
 -- nginx's own codes, and what HTTP calls them.
-local standard = { [494] = 431, [495] = 400, [496] = 400, [497] = 400 }
+local standard = { [495] = 400, [496] = 400, [497] = 400 }
 
 function errors.body(status, id)
     local kind, message = unpack(messages[status] or { "server_error", "The balancer failed." })

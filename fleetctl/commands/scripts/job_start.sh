@@ -14,7 +14,7 @@ cat >"/run/fleetctl/jobs/$unit.sh"
 systemctl stop "$unit" 2>/dev/null || true
 systemctl reset-failed "$unit" 2>/dev/null || true
 : >"$progress"
-systemd-run --quiet --no-block --unit="$unit" --description="$description" \
-	-p Type=oneshot -p RemainAfterExit=yes -p TimeoutStartSec=infinity \
+systemd-run --quiet --unit="$unit" --description="$description" \
+	-p Type=exec -p RemainAfterExit=yes \
 	-p StandardOutput="truncate:$progress" -p StandardError=journal \
 	/bin/sh "/run/fleetctl/jobs/$unit.sh" 9>&-

@@ -71,6 +71,7 @@ class Server:
             "UsePAM no",
             "StrictModes no",
             "MaxStartups 100",
+            "SetEnv SHLVL=5",  # bash under sshd reads ~/.bashrc unless it thinks it is nested: not our business
             *options,
         ]
         (folder / "sshd_config").write_text("\n".join(lines) + "\n")
