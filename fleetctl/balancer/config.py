@@ -161,8 +161,8 @@ def connections(fleet: Fleet) -> int:
 
 
 def open_files(fleet: Fleet) -> int:
-    """LimitNOFILE of the unit: every connection of a worker, a temporary file for each second one, and its own."""
-    return connections(fleet) * 3 // 2 + 1024
+    """LimitNOFILE of the unit: every connection of a worker, a file for each body on disk, and its own files."""
+    return connections(fleet) * 2 + 1024
 
 
 def keepalive_timeout(fleet: Fleet) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fleetctl.fleet.fleet import Instance
-from fleetctl.fleet.schema import Inventory, Machine
+from fleetctl.fleet.schema import Inventory, Machine, MachineOverride
 
 HIGHEST_PORT = 65535
 
@@ -105,21 +105,31 @@ def _twice(inventory: Inventory) -> Iterator[Problem]:
 
 
 def _devices(inventory: Inventory) -> Iterator[Problem]:
+    short = []
+    plain = inventory.machines[0]
     for position, machine in enumerate(inventory.machines):
         yield from _listed_devices(inventory, position, machine)
         needed = count_on(inventory, machine) * inventory.instances.devices
-        there = len(devices_of(inventory, machine))
-        if needed > there:
-            path: Path = ("machines", position, "instances")
-            if machine.instances.per_machine is None and machine.instances.devices is None:
-                path = ("instances", "per_machine")
-            yield Problem(
-                path,
-                f"machine {machine.id} would need {needed} NPUs ({count_on(inventory, machine)} instances of "
-                f"{inventory.instances.devices}) and has {there}",
-            )
+        if needed <= len(devices_of(inventory, machine)):
+            continue
+        if machine.instances == MachineOverride():
+            short.append(str(machine.id))
+            plain = machine
+        else:
+            message = _too_many(inventory, machine, f"machine {machine.id} would need")
+            yield Problem(("machines", position, "instances"), message)
+    if short:
+        who = f"machine{'s' * (len(short) > 1)} {', '.join(short)} would need"
+        message = _too_many(inventory, plain, who)
+        yield Problem(("instances", "per_machine"), message)
     if not allocate(inventory):
         yield Problem(("instances",), "no machine runs an instance")
+
+
+def _too_many(inventory: Inventory, machine: Machine, who: str) -> str:
+    count, size = count_on(inventory, machine), inventory.instances.devices
+    there = len(devices_of(inventory, machine))
+    return f"{who} {count * size} devices ({count} instances of {size}) and there are {there}"
 
 
 def _listed_devices(inventory: Inventory, position: int, machine: Machine) -> Iterator[Problem]:

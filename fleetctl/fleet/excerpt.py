@@ -35,7 +35,7 @@ def _order(mistake: Mistake) -> tuple[int, int]:
 
 def _rendered(name: str, document: Document, mistake: Mistake) -> str:
     key = spoken(mistake.location)
-    message = masked(f"{key}: {mistake.message}" if key else mistake.message)
+    message = _PASTED.sub(rf"\1\2{MASK}", f"{key}: {mistake.message}" if key else mistake.message)
     if mistake.place is None:
         return f"{name}: {message}"
     head = f"{name}:{mistake.place.line}:{mistake.place.column}: {message}"

@@ -104,7 +104,7 @@ def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | 
 
 
 def down(fleet: Fleet, *, state_dir: Path, progress: Progress) -> None:
-    """Removes everything of the lab but cached images; also what an interrupted `up` left. Nothing there: nothing done."""
+    """Removes everything of the lab but cached images, also what an interrupted `up` left."""
     images.require_root()
     layout = Layout(fleet.name, state_dir.absolute())
     _refuse_foreign(layout)

@@ -1,8 +1,8 @@
 """What machines ran before the fleet came: derived from what the inventory says is to be cleaned.
 
-A pattern that ends in `-*` stands for one service a device (`sd35-npu-*` of the first report's machine 66), any other for
-a single service that takes the fleet's first port and all devices (`minimax-h3*` of machines 68 and 67); a process
-is a web server started by hand (the nginx on 2219 of machine 69).
+A pattern that ends in `-*` stands for one service a device (`sd35-npu-*` of the first report's machine 66), any
+other for a single service that takes the fleet's first port and all devices (`minimax-h3*` of machines 68 and 67);
+a process is a web server started by hand (the nginx on 2219 of machine 69).
 """
 
 from __future__ import annotations

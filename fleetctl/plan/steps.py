@@ -5,6 +5,8 @@ A step that finds everything as it should be says nothing: that is what makes a 
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -410,7 +412,8 @@ def undrain(context: Context, step: str, which: Instance) -> Operation:
 
 def balancer(context: Context, machine: int) -> Group:
     """The balancer runs the desired configuration; compared with what it has loaded, not with what its files say."""
-    del machine  # it is the balancer's machine that this step is about, whichever machine joins
+    if machine != context.machines[0]:
+        return sequence("balancer")
     fleet, where = context.fleet, context.balancer
     facts = context.facts[where]
     wanted = desired.balancer(fleet, facts)
@@ -419,14 +422,12 @@ def balancer(context: Context, machine: int) -> Group:
     folder, unit = paths.balancer(fleet), f"{fleet.inventory.balancer.unit}.service"
     seen = facts.units.get(fleet.inventory.balancer.unit)
     active = _is_unit_active(context, where, fleet.inventory.balancer.unit)
-    files = [
-        _write(context, "balancer", where, folder / name, text)
-        for name, text in wanted.files.items()
-        if facts.files.get(str(folder / name)) != desired.sha256(text)
-    ]
+    stale = {n: t for n, t in wanted.files.items() if facts.files.get(str(folder / n)) != desired.sha256(t)}
+    files = Run(Script("write_tree", (folder,), fleet.name), archive(stale))
+    names = next(iter(stale)) if len(stale) == 1 else f"{len(stale)} files"
     unit_changed = facts.files.get(str(paths.unit(fleet.inventory.balancer.unit))) != desired.sha256(wanted.unit_text)
     loaded = facts.balancer is not None and facts.balancer.config == wanted.hash
-    if not files and not unit_changed and loaded and active and seen is not None and seen.enabled == "enabled":
+    if not stale and not unit_changed and loaded and active and seen is not None and seen.enabled == "enabled":
         return sequence("balancer")
     text = _write(context, "balancer", where, paths.unit(fleet.inventory.balancer.unit), wanted.unit_text)
     reload = _op("balancer", where, "daemon-reload", Run(Script("daemon_reload", (), fleet.name)))
@@ -434,8 +435,8 @@ def balancer(context: Context, machine: int) -> Group:
     return sequence(
         "balancer",
         None if where in context.machines else clean(context, where),
-        None if facts.files.get(str(paths.api_key(fleet))) == context.key_hash else key(context, where),
-        *files,
+        None if where in context.machines else key(context, where),
+        _op("balancer", where, f"write {names} of {folder}", files) if stale else None,
         text if unit_changed else None,
         reload if unit_changed else None,
         _op(
@@ -453,6 +454,18 @@ def balancer(context: Context, machine: int) -> Group:
             "balancer",
         ),
     )
+
+
+def archive(files: dict[str, str]) -> bytes:
+    """A tar of text files, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text in sorted(files.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def after_join(context: Context, machine: int) -> tuple[Peer, ...]:

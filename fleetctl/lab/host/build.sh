@@ -82,6 +82,12 @@ old=$work/legacy
 mkdir -p "$old/bin" "$old/etc" "$old/proc" "$old/dev" "$old/sys" "$old/tmp"
 cp "$tree/bin/busybox" "$old/bin/busybox"
 chroot "$old" /bin/busybox --install -s /bin
+# flock is not among busybox's commands; it brings the libraries it is linked with.
+chroot "$tree" ldd /usr/bin/flock | grep -o '/lib[^ ]*' | while read -r library; do
+	mkdir -p "$old${library%/*}"
+	cp -L "$tree$library" "$old$library"
+done
+cp "$tree/usr/bin/flock" "$old/bin/flock"
 cp "$here/legacy/workload" "$old/bin/workload"
 chmod 755 "$old/bin/workload"
 tar -C "$old" -c --numeric-owner . | docker import --change 'ENV PATH=/bin' --change 'ENTRYPOINT ["/bin/workload"]' \

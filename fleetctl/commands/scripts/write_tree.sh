@@ -1,0 +1,10 @@
+# write_tree FOLDER: standard input is a tar of files that take their places below FOLDER, each by rename.
+folder=$1
+mkdir -p "$folder"
+new="$folder/.fleetctl-new"
+rm -rf "$new"
+mkdir "$new"
+trap 'rm -rf "$new"' EXIT
+tar -x -f - -C "$new" --no-same-owner
+(cd "$new" && find . -type d -print) | while IFS= read -r part; do mkdir -p "$folder/$part"; done
+(cd "$new" && find . -type f -print) | while IFS= read -r part; do mv -f "$new/$part" "$folder/$part"; done
