@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from fleetctl import resources
@@ -52,7 +52,6 @@ class Flavour:
     binary: str
     modules: tuple[str, ...] = ()
     lua_path: tuple[str, ...] = ()
-    lua: bool = True
 
 
 FLAVOURS: Mapping[str, Flavour] = {
@@ -70,21 +69,22 @@ FLAVOURS: Mapping[str, Flavour] = {
         ),
         lua_path=("/usr/share/lua/5.1/?.lua",),
     ),
-    "plain": Flavour(name="plain", binary="/usr/sbin/nginx", lua=False),
 }
+PLAIN = Flavour(name="plain", binary="/usr/sbin/nginx")
+"""An nginx without the Lua module: only `balancer.mode: plain` takes it (`plain.render`)."""
 
 INSTALL_HINT = "apt-get install --no-remove nginx-light libnginx-mod-http-lua"
 
 
 def detect_script() -> str:
-    """POSIX sh that prints the name of the best flavour this machine has, or nothing."""
+    """POSIX sh that prints the name of the best flavour this machine has: a key of FLAVOURS, `plain`, or nothing."""
     openresty, distribution = FLAVOURS["openresty"], FLAVOURS["distribution"]
     modules = [line.split()[1].rstrip(";") for line in distribution.modules]
     tests = " && ".join(f"[ -f {module} ]" for module in modules)
     return (
         f"if [ -x {openresty.binary} ]; then echo openresty\n"
         f"elif [ -x {distribution.binary} ] && {tests}; then echo distribution\n"
-        f"elif [ -x {distribution.binary} ]; then echo plain\n"
+        f"elif [ -x {PLAIN.binary} ]; then echo plain\n"
         "fi\n"
     )
 
@@ -120,7 +120,7 @@ def render(fleet: Fleet, flavour: Flavour, places: Places | None = None) -> dict
     """
     where, beside = places or Places.of(fleet), fleet.path.parent
     files = {f"lua/{name}.lua": resources.read("units", f"lua/{name}.lua", beside) for name in LUA_MODULES}
-    files["nginx.conf"] = _nginx_conf(fleet, flavour, where, beside)
+    files["nginx.conf"] = template("nginx.conf.j2", fleet, flavour, where)
     settings = _settings(fleet, where)
     files["settings.lua"] = _lua_settings(settings)
     files["settings.lua"] = _lua_settings({**settings, "config": config_hash(files)})
@@ -131,9 +131,7 @@ def config_hash(files: Mapping[str, str]) -> str:
     """The identity of a configuration: 32 hex digits over all its files, whatever hash they carry inside."""
     digest = hashlib.sha256()
     for path in sorted(files):
-        text = "".join(
-            line for line in files[path].splitlines(keepends=True) if not line.startswith(_HASH_LINE)
-        )
+        text = "".join(line for line in files[path].splitlines(keepends=True) if not line.startswith(_HASH_LINE))
         digest.update(f"{path}\0{len(text)}\0{text}".encode())
     return digest.hexdigest()[:32]
 
@@ -225,14 +223,12 @@ def lua_literal(value: Any) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return f"{{ {', '.join(map(lua_literal, value))} }}"
-    safe = (
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
-        for byte in str(value).encode()
-    )
+    safe = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}" for byte in str(value).encode())
     return f'"{"".join(safe)}"'
 
 
-def _nginx_conf(fleet: Fleet, flavour: Flavour, places: Places, beside: Path) -> str:
+def template(name: str, fleet: Fleet, flavour: Flavour, places: Places, **more: Any) -> str:
+    """One template of units/ with everything that both modes of the balancer need."""
     # jinja2 takes 50 ms to import; `status` never renders.
     from jinja2 import Environment, StrictUndefined
 
@@ -240,7 +236,7 @@ def _nginx_conf(fleet: Fleet, flavour: Flavour, places: Places, beside: Path) ->
     environment = Environment(  # noqa: S701 this is no HTML
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(resources.read("units", "nginx.conf.j2", beside)).render(
+    return environment.from_string(resources.read("units", name, fleet.path.parent)).render(
         modules=flavour.modules,
         lua_path=";".join(flavour.lua_path),
         folder=places.folder,
@@ -262,6 +258,7 @@ def _nginx_conf(fleet: Fleet, flavour: Flavour, places: Places, beside: Path) ->
         tls=balancer.tls,
         trusted_proxies=balancer.trusted_proxies,
         underscores=any("_" in header for header in balancer.session_headers),
+        **more,
     )
 
 

@@ -26,17 +26,17 @@ class Shadow:
     script: str
 
 
-def shadow(fleet: Fleet, flavour: config.Flavour, table: str) -> Shadow:
+def shadow(fleet: Fleet, flavour: config.Flavour, table: str, folder: PurePosixPath | None = None) -> Shadow:
     """The shadow of a fleet's balancer with this peers file (its text). Raises PeersError if that is not whole."""
-    folder = PurePosixPath("/run/fleetctl") / f"{fleet.name}-shadow"
-    files = render(fleet, flavour, folder)
+    folder = folder or PurePosixPath("/run/fleetctl") / f"{fleet.name}-shadow"
+    files = _render(fleet, flavour, folder)
     words = [flavour.binary, str(folder), config.config_hash(files), peers.version(table)]
     text = (Path(__file__).parent / "shadow.sh").read_text(encoding="utf-8")
     script = f"set -- {' '.join(map(quote, words))}\n{text}"
     return Shadow(folder, {**files, "peers": table, "logs/error.log": ""}, script)
 
 
-def render(fleet: Fleet, flavour: config.Flavour, folder: PurePosixPath) -> dict[str, str]:
+def _render(fleet: Fleet, flavour: config.Flavour, folder: PurePosixPath) -> dict[str, str]:
     """The files of the shadow: those of the fleet, in another folder and on ports that the script fills in."""
     places = config.Places(
         folder=folder,

@@ -11,6 +11,7 @@ import typer
 from fleetctl.cli.change import Options, fleet_of
 from fleetctl.cli.output import Voice, dump, table
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.lab import faults
 from fleetctl.lab import lab as labs
 from fleetctl.lab.layout import default_folder
 
@@ -88,3 +89,14 @@ def env(inventory: Inventory = None, folder: Folder = None) -> None:
     """Shell lines that make fleetctl and curl use the lab: FLEETCTL_INVENTORY, FLEET_API_KEY, FLEET_URL."""
     fleet, place = _place(inventory, folder)
     sys.stdout.write(labs.env(fleet, state_dir=place))
+
+
+@lab.command()
+def fault(
+    words: Annotated[list[str], typer.Argument(help="Such as `reboot 67`; `fleetctl lab fault help` lists all.")],
+    inventory: Inventory = None,
+    folder: Folder = None,
+) -> None:
+    """Break something: reboot, poweroff, poweron, freeze, freeze-ssh, thaw, cut, heal, slow, disk-full, engine ..."""
+    fleet, place = _place(inventory, folder)
+    print(faults.fault(fleet, state_dir=place, words=words))

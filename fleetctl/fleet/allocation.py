@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fleetctl.fleet.fleet import Instance
-from fleetctl.fleet.schema import Inventory, Machine, MachineOverride
+from fleetctl.fleet.schema import Affinity, Inventory, Machine, MachineOverride
 
 HIGHEST_PORT = 65535
 
@@ -70,6 +70,8 @@ def problems(inventory: Inventory) -> list[Problem]:
         *_devices(inventory),
         *_ports(inventory),
         *_names(inventory),
+        *_weights(inventory),
+        *_networks(inventory),
     ]
 
 
@@ -175,3 +177,25 @@ def _names(inventory: Inventory) -> Iterator[Problem]:
     if inventory.balancer.unit in units:
         message = f"{inventory.balancer.unit} is also the name of instance {units[inventory.balancer.unit].id}"
         yield Problem(("balancer", "unit"), message)
+
+
+def _weights(inventory: Inventory) -> Iterator[Problem]:
+    weights = inventory.balancer.weights
+    known = {str(machine.id) for machine in inventory.machines} | {one.id for one in allocate(inventory)}
+    for name in weights.keys() - known:
+        yield Problem(("balancer", "weights", name), f'"{name}" is neither a machine nor an instance of this fleet')
+    if weights and inventory.balancer.affinity is Affinity.MD5_MOD:
+        message = "md5-mod has no weights; use rendezvous or least_conn"
+        yield Problem(("balancer", "weights"), message)
+
+
+def _networks(inventory: Inventory) -> Iterator[Problem]:
+    if not inventory.balancer.trusted_proxies:
+        return
+    import ipaddress
+
+    for position, text in enumerate(inventory.balancer.trusted_proxies):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as error:
+            yield Problem(("balancer", "trusted_proxies", position), str(error))

@@ -17,9 +17,9 @@ MASK = "***"
 
 # A word that announces a secret, up to the value that follows it on the same line.
 _ANNOUNCED = re.compile(
-    r"""((?:api[-_]?key|secret|passw(?:or)?d|token)["']?\s*[:=]\s+)(?![\s#{\[&*|>])\S.*$""", re.IGNORECASE
+    r"""((?:api[-_]?key|secret|passw(?:or)?d|token)["']?\s*[:=]\s+)(?![\s#{&*|>])\S.*$""", re.IGNORECASE
 )
-_ANY_VALUE = re.compile(r"(:\s+|^\s*-\s+)(?![\s#{\[&*|>])\S.*$")
+_ANY_VALUE = re.compile(r"(:\s+|^\s*-\s+)\S.*$")
 _PASTED = re.compile(r"\b(sk|hf|ghp|glpat|xox[abp])([-_])[A-Za-z0-9_-]{6,}")
 
 

@@ -25,8 +25,13 @@ NEVER_A_SECRET = "a secret never stands here; write env:, file: or command: unde
 
 
 def placed(document: Document, problems: Iterable[Problem]) -> list[Mistake]:
-    """Allocation's problems with their places."""
-    return [Mistake(_place(document, problem.path), problem.message, problem.path) for problem in problems]
+    """Cross-field problems with their places, without those about values that could not be read at all."""
+    unread = {mistake.location for mistake in document.mistakes}
+    return [
+        Mistake(_place(document, problem.path), problem.message, problem.path)
+        for problem in problems
+        if problem.path not in unread
+    ]
 
 
 def mistakes(document: Document, error: ValidationError) -> list[Mistake]:
@@ -37,14 +42,9 @@ def mistakes(document: Document, error: ValidationError) -> list[Mistake]:
         place = document.values.get(())
         return [Mistake(place, f"expected a mapping of keys, got {_kind(document.value)}")]
     errors = error.errors(include_url=False)
-    known_bad = {mistake.location for mistake in document.mistakes}
-    found = [mistake for mistake in _merged(document, errors) if not _covered(mistake.location, known_bad)]
+    unread = {mistake.location for mistake in document.mistakes}
+    found = [mistake for mistake in _merged(document, errors) if mistake.location not in unread]
     return [*found, *placed(document, _still_told(document, errors))]
-
-
-def _covered(location: Location, bad: set[Location]) -> bool:
-    """A value that was misread already has its mistake; what follows from it is not said as well."""
-    return location in bad
 
 
 def _merged(document: Document, errors: Sequence[Any]) -> Iterator[Mistake]:

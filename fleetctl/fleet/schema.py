@@ -44,6 +44,11 @@ SECRET_VARIABLES = frozenset({"VLLM_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUG
 _LOOKS_SECRET = re.compile(r"^(sk|hf|ghp|glpat|xox[abp])[-_][A-Za-z0-9_-]{6,}$")
 
 
+def looks_secret(value: str) -> bool:
+    """Whether a text has the shape of a key that somebody pasted."""
+    return _LOOKS_SECRET.match(value) is not None
+
+
 def _address(value: str) -> str:
     import ipaddress
 
@@ -111,7 +116,7 @@ def _reference(value: str) -> str:
 
 
 def _secret_source(value: str) -> str:
-    if _LOOKS_SECRET.match(value):
+    if looks_secret(value):
         raise ValueError("this looks like the secret itself; write where it is, never its value")
     return _one_line(value)
 
@@ -129,6 +134,10 @@ CONTAINER_PATTERN = r"^[A-Za-z0-9._*?\[\]-]+$"
 SHARE = r"^([1-9][0-9]?%|100%|[1-9][0-9]*)$"
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
 METHOD = r"^[a-z0-9][a-z0-9_.-]*$"
+HEADER = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+PREFIX = r"^/[A-Za-z0-9_./-]+$"
+ORIGIN = r"^(\*|https?://[A-Za-z0-9.:\[\]-]+)$"
+NETWORK = r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$"
 WORD = r"^[A-Za-z0-9_][A-Za-z0-9@._:%-]*$"
 URL = r"^https?://[^\s/]+(/\S*)?$"
 EXECUTABLE = r"^[A-Za-z0-9/][A-Za-z0-9/._+-]*$"
@@ -145,6 +154,10 @@ PHRASES = {
     MODEL_NAME: "letters, digits, dots, dashes, underscores and slashes",
     METHOD: "the name of a method such as mtp",
     WORD: "a name without spaces",
+    HEADER: "the name of an HTTP header",
+    PREFIX: "a path prefix such as /v1/",
+    ORIGIN: "`*` or an origin such as https://chat.example.com",
+    NETWORK: "an address or a network such as 10.0.0.0/8",
     URL: "an address such as https://models.example.com",
     EXECUTABLE: "the name or path of an executable",
 }
@@ -226,6 +239,9 @@ class Accelerator(Section):
         description="`mapped` maps exactly the instance's own devices into its container; `privileged` "
         "shows it all of "
         "them and names its own by environment variables. Device ids are computed for either, never typed.",
+    )
+    soc: Literal["a2", "a3", "a5", "310p"] = Field(
+        default="a2", description="Generation of the hardware; 910B4 cards are `a2`. An image is built for one of them."
     )
     devices: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
         default=8, description="Number of devices of a machine."
@@ -399,7 +415,7 @@ class Balancer(Section):
         "`md5-mod` has no weights.",
     )
     session_headers: Annotated[
-        tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")], ...],
+        tuple[Annotated[str, StringConstraints(pattern=HEADER)], ...],
         Field(min_length=1, max_length=8),
     ] = Field(
         default=("X-Session-ID",),
@@ -429,14 +445,14 @@ class Balancer(Section):
     burst: Annotated[int, Field(strict=True, ge=1)] = Field(
         default=20, description="Requests a key may be ahead of `requests_per_second`."
     )
-    paths: Annotated[
-        tuple[Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9_./-]+$")], ...], Field(min_length=1)
-    ] = Field(default=("/v1/",), description="Path prefixes that are proxied; everything else is a 404.")
+    paths: Annotated[tuple[Annotated[str, StringConstraints(pattern=PREFIX)], ...], Field(min_length=1)] = Field(
+        default=("/v1/",), description="Path prefixes that are proxied; everything else is a 404."
+    )
     cors_origins: Annotated[
-        tuple[Annotated[str, StringConstraints(pattern=r"^(\*|https?://[A-Za-z0-9.:\[\]-]+)$")], ...],
+        tuple[Annotated[str, StringConstraints(pattern=ORIGIN)], ...],
         Field(min_length=1),
     ] = Field(default=("*",), description="Web origins that may call; `*` for all.")
-    trusted_proxies: tuple[Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$")], ...] = Field(
+    trusted_proxies: tuple[Annotated[str, StringConstraints(pattern=NETWORK)], ...] = Field(
         default=(), description="Addresses or networks whose X-Forwarded-For is believed."
     )
     workers: Annotated[int, Field(strict=True, ge=1, le=32)] | None = Field(

@@ -54,6 +54,8 @@ def fault(fleet: Fleet, *, state_dir: Path, words: Sequence[str]) -> str:
 
     Raises UsageError for words that mean nothing, FleetctlError when the lab did not follow.
     """
+    if list(words) == ["help"]:
+        return USAGE
     if len(words) < 2 or words[0] not in _KINDS:
         raise UsageError(f"lab fault takes one of:\n{USAGE}")
     layout = Layout(fleet.name, state_dir.absolute())

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from fleetctl.lab.layout import ENGINE, HOST, cache_folder
 
 Progress = Callable[[str], None]
 BUILD_SECONDS = 900.0
+KEPT_SECONDS = 3600.0
 REPOSITORIES = ("fleetctl-lab/base", "fleetctl-lab/host", "fleetctl-lab/legacy", "fleetctl-lab/engine")
 NEEDED = ("debootstrap", "unshare", "mkfs.ext4", "mount", "losetup", "tar")
 
@@ -154,7 +156,8 @@ def _forget_older(images: Images) -> None:
                 succeeds("image", "rm", name)
     for pattern, kept in (("engine-*.tar", images.engine_archive), ("legacy-*.tar", images.legacy_archive)):
         for archive in cache_folder().glob(pattern):
-            if archive != kept:
+            # Another lab may be about to load one that was made a moment ago.
+            if archive != kept and time.time() - archive.stat().st_mtime > KEPT_SECONDS:
                 archive.unlink(missing_ok=True)
 
 

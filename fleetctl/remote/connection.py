@@ -77,7 +77,7 @@ class Connection:
 
     def host_key(self) -> HostKey:
         """The key the machine shows now; no login. Raises UnreachableError, and HostKeyError for its jump host."""
-        return shown_host_key(self.target, self._jump._opened() if self._jump is not None else None)
+        return shown_host_key(self.target, self._gateway())
 
     def close(self) -> None:
         """Let go of the connection without waiting for the machine. Running scripts end with UnreachableError here."""
@@ -89,13 +89,20 @@ class Connection:
 
     def _opened(self) -> Link:
         with self._lock:
-            if self._link is None or not self._link.alive:
-                if self._link is not None:
-                    self._link.close()
-                self._link = connect(self.target, self._jump._opened() if self._jump is not None else None)
-            if self._closed:
+            if self._link is not None and self._link.alive:
+                return self._link
+            if self._link is not None:
                 self._link.close()
-            return self._link
+            link = None if self._closed else connect(self.target, self._gateway())
+            if link is None or self._closed:  # closed meanwhile: Ctrl-C does not wait for a login
+                if link is not None:
+                    link.close()
+                raise UnreachableError("the connection was closed here", machine=self.target.id)
+            self._link = link
+            return link
+
+    def _gateway(self) -> Link | None:
+        return self._jump._opened() if self._jump is not None else None
 
     def _exchange(
         self, link: Link, command: shell.Command, timeout: float, on_output: Callable[[str], None] | None

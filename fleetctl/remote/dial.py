@@ -22,20 +22,21 @@ def dial(target: SshTarget, deadline: float) -> socket.socket:
     if target.proxy_command is not None:
         return _proxy(target)
     failure: OSError | None = None
-    for family, address in _addresses(target, deadline):
+    addresses = _addresses(target, deadline)
+    for tried, (family, address) in enumerate(addresses):
         try:
-            return _connect(family, address, deadline)
+            return _connect(family, address, max(deadline - time.monotonic(), 0.5) / (len(addresses) - tried))
         except OSError as error:
             failure = error
     raise _unreachable(target, failure or OSError("the name has no address"))
 
 
-def _connect(family: int, address: tuple[str, int], deadline: float) -> socket.socket:
+def _connect(family: int, address: tuple[str, int], timeout: float) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Without it Nagle's algorithm and delayed ACKs cost 40 ms at the login and again at every command.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(max(deadline - time.monotonic(), 0.1))
+        sock.settimeout(timeout)
         sock.connect(address)
     except BaseException:
         sock.close()

@@ -140,6 +140,18 @@ def scan(target: SshTarget) -> HostKey:
         connection.close()
 
 
+def untrusted(target: SshTarget) -> tuple[SshTarget, HostKey] | None:
+    """The first server on the way to `target` whose key is unknown or has changed, and the key it shows; None when
+    all are known. Raises UnreachableError."""
+    for hop in target.hops:
+        key = scan(hop)
+        try:
+            check(hop, key, known(hop))
+        except HostKeyError:
+            return hop, key
+    return None
+
+
 def _entries(file: Path, name: str) -> Iterator[Entry]:
     for number, (_, fields) in enumerate(_parsed(file), 1):
         if fields is None:

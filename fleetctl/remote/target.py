@@ -143,7 +143,7 @@ class _Resolver:
         return SshTarget(
             id=self.id,
             host=str(options.get("hostname", alias)),
-            port=int(options.get("port", 22)),
+            port=self._port(alias, options),
             user=str(options.get("user") or getpass.getuser()),
             key=self._path(key) if key is not None else None,
             jump=hop,
@@ -163,7 +163,9 @@ class _Resolver:
         """The jump host or the ProxyCommand in the way: at most one of them, the first named wins."""
         if isinstance(jump, Jump):
             self._refuse_circle(jump.host, seen)
-            return self.resolve(jump.host, user=jump.user, port=jump.port, key=jump.key, jump=None, seen=seen), None
+            # A default of the inventory's model is nothing that the person gave: ssh_config's port goes before it.
+            port = jump.port if "port" in jump.model_fields_set else None
+            return self.resolve(jump.host, user=jump.user, port=port, key=jump.key, jump=None, seen=seen), None
         if jump is not None:
             return self._chain(jump, seen), None
         for name, value in options.items():
@@ -189,6 +191,12 @@ class _Resolver:
                 f"machine {self.id}: its jump hosts go round in a circle: {' -> '.join((*seen, host))}",
                 next_command=f"ssh -G {seen[0]}",
             )
+
+    def _port(self, alias: str, options: Mapping[str, Any]) -> int:
+        text = str(options.get("port", 22))
+        if not text.isdecimal():
+            raise UsageError(f"ssh_config: Port of {alias} is not a number: {text}", next_command=f"ssh -G {alias}")
+        return int(text)
 
     def _path(self, key: str) -> str:
         path = Path(key).expanduser()

@@ -19,9 +19,7 @@ def _has_lua() -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not _has_lua():
-        missing = pytest.mark.skip(
-            reason="needs nginx with the Lua module: nginx-light libnginx-mod-http-lua"
-        )
+        missing = pytest.mark.skip(reason="needs nginx with the Lua module: nginx-light libnginx-mod-http-lua")
         for item in items:
             if Path(item.path).parent == Path(__file__).parent:
                 item.add_marker(missing)

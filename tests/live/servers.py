@@ -258,9 +258,8 @@ class Balancer:
         for name, text in self.files.items():
             path = self.folder / "balancer" / name
             old, new = self.patches.get(name, ("", ""))
-            text = text.replace(old, new) if old else text
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text.replace(old, new) if old else text)
         (self.folder / "logs").mkdir(exist_ok=True)
         key = self.folder / "api-key"
         key.write_text(KEY + "\n")

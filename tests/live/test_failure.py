@@ -32,9 +32,7 @@ def post(balancer: Balancer, session: str, body: bytes = b"{}") -> Answer:
     return balancer.ask(session, "/v1/chat/completions", method="POST", body=body)
 
 
-def test_a_refused_connection_is_retried_once_on_the_next_in_order(
-    start: Start, backends: list[Backend]
-) -> None:
+def test_a_refused_connection_is_retried_once_on_the_next_in_order(start: Start, backends: list[Backend]) -> None:
     peers = table(backends)
     balancer = start(peers)
     session = session_at(peers, 0)
@@ -62,9 +60,7 @@ def test_only_the_sessions_of_the_dead_backend_move(start: Start, backends: list
     for session in sessions:
         answer = balancer.ask(session)
         assert answer.status == 200
-        assert (answer.headers["x-upstream-addr"] == before[session]) == (
-            before[session] != backends[2].address
-        )
+        assert (answer.headers["x-upstream-addr"] == before[session]) == (before[session] != backends[2].address)
 
 
 @pytest.mark.parametrize("status", [502, 503])
@@ -78,9 +74,7 @@ def test_a_backend_that_refuses_is_retried(start: Start, backends: list[Backend]
     assert ran(backends) == 2
 
 
-def test_an_error_of_the_engine_is_not_retried_and_reaches_the_client(
-    start: Start, backends: list[Backend]
-) -> None:
+def test_an_error_of_the_engine_is_not_retried_and_reaches_the_client(start: Start, backends: list[Backend]) -> None:
     peers = table(backends)
     balancer = start(peers)
     for status in (400, 401, 404, 422, 500):
@@ -165,9 +159,7 @@ def test_the_same_backend_is_never_asked_twice(start: Start, backends: list[Back
     assert [len(backend.seen) for backend in backends[:2]] == [2, 1]
 
 
-def test_a_stream_cut_by_its_backend_is_logged_and_counted_as_cut(
-    start: Start, backends: list[Backend]
-) -> None:
+def test_a_stream_cut_by_its_backend_is_logged_and_counted_as_cut(start: Start, backends: list[Backend]) -> None:
     peers = table(backends)
     balancer = start(peers)
     for backend in backends:

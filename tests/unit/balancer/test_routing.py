@@ -19,9 +19,7 @@ KEYS = st.one_of(st.text(max_size=40), st.binary(max_size=40))
 
 def table(count: int, **weights: int) -> tuple[Peer, ...]:
     ids = [(machine, index) for machine in range(69, 69 - (count + 3) // 4, -1) for index in range(4)]
-    return tuple(
-        Peer(f"{m}/{i}", f"10.255.254.{m}:{8000 + i}", weights.get(f"w{m}_{i}", 1)) for m, i in ids[:count]
-    )
+    return tuple(Peer(f"{m}/{i}", f"10.255.254.{m}:{8000 + i}", weights.get(f"w{m}_{i}", 1)) for m, i in ids[:count])
 
 
 def place(key: str | bytes, peers: tuple[Peer, ...], affinity: Affinity = Affinity.MD5_MOD) -> str:

@@ -1,0 +1,29 @@
+# Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
+.POSIX:
+.PHONY: demo test setup check unit live lab down
+
+demo: setup
+	sh scripts/demo.sh
+
+test: check
+	.venv/bin/python -m pytest tests/unit
+	.venv/bin/python -m pytest tests/live
+	.venv/bin/python -m pytest tests/lab
+
+setup:
+	sh scripts/setup.sh
+
+check: setup
+	sh scripts/check.sh
+
+unit: setup
+	.venv/bin/python -m pytest tests/unit
+
+live: setup
+	.venv/bin/python -m pytest tests/live
+
+lab: setup
+	.venv/bin/python -m pytest tests/lab
+
+down:
+	.venv/bin/fleetctl lab down -i inventory.yaml
