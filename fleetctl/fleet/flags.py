@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,20 +102,15 @@ class FlagProblem:
         return f"engine.{self.flag}: the image's vllm serve has no --{self.flag}{hint}"
 
 
-# A flag is introduced at the start of a help line's left column; the same word in prose is not.
-_HELP_LINE = re.compile(r"^\s{0,8}(-{1,2}[A-Za-z][^\n]*)$", re.MULTILINE)
-_HELP_FLAG = re.compile(r"(?:^|[\s,/\[(|])--([a-z0-9][A-Za-z0-9_.-]*)")
+# A flag is introduced in the left column of the help, up to two spaces; the same word in the text beside it is not.
+_LEFT_COLUMN = re.compile(r"^[ \t]{1,8}(-{1,2}[A-Za-z](?:[^\n ]|[ ](?! ))*)", re.MULTILINE)
+_FLAG = re.compile(r"(?:^|, |\[)--([A-Za-z0-9][A-Za-z0-9_-]*)")
 
 
 def parse_help(text: str) -> set[str]:
-    """Every flag, without dashes, that `vllm serve --help=all` introduces, its `usage:` block included."""
-    return set(_flags_in(text))
-
-
-def _flags_in(text: str) -> Iterator[str]:
-    usage, _, rest = text.partition("\n\n") if text.lstrip().lower().startswith("usage") else ("", "", text)
-    for block in (usage, *(match.group(1) for match in _HELP_LINE.finditer(rest))):
-        yield from (canonical(name.rstrip(".-")) for name in _HELP_FLAG.findall(block))
+    """Every flag, without dashes, that `vllm serve --help=all` introduces; empty for a text that is no help."""
+    introduced = (name for match in _LEFT_COLUMN.finditer(text) for name in _FLAG.findall(match.group(1)))
+    return {canonical(name) for name in introduced}
 
 
 def lint_flags(engine: Mapping[str, FlagValue], known: set[str]) -> list[FlagProblem]:

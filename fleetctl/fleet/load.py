@@ -25,17 +25,18 @@ VARIABLE = "FLEETCTL_INVENTORY"
 
 
 def find(explicit: Path | None = None) -> Path:
-    """The inventory to use: the one named, else ./inventory.yaml, else $FLEETCTL_INVENTORY.
+    """The inventory to use: the one named, else $FLEETCTL_INVENTORY, else ./inventory.yaml.
 
+    What a person exported wins over the file that happens to lie there (docs/decisions/inventory-order.md).
     Raises UsageError when there is none. A named file is not looked at: `load` says what is wrong with it.
     """
     if explicit is not None:
         return explicit
-    if DEFAULT.is_file():
-        return DEFAULT
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
+    if DEFAULT.is_file():
+        return DEFAULT
     raise UsageError(
         f"no inventory: there is no {DEFAULT} in this folder and {VARIABLE} is not set",
         next_command="fleetctl -i FILE ...",

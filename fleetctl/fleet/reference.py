@@ -25,8 +25,8 @@ from fleetctl.fleet.schema import COMPUTED_FLAGS, PHRASES, Inventory
 HEAD = """\
 # The inventory
 
-One YAML file describes one fleet. `fleetctl` reads `./inventory.yaml`, else the file that `$FLEETCTL_INVENTORY` names;
-`-i FILE` goes before both. `inventory.yaml` at the top of this repository is a whole example, with comments.
+One YAML file describes one fleet. `fleetctl` reads the file named by `-i FILE`, else by `$FLEETCTL_INVENTORY`, else
+`./inventory.yaml`. `inventory.yaml` at the top of this repository is a whole example, with comments.
 This page is generated from the models (`make docs`): change the descriptions in `fleetctl/fleet/schema.py`, not here.
 
 Every problem is shown at once, each with its place, the line and the nearest key:

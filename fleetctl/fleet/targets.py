@@ -117,6 +117,7 @@ def _unknown(fleet: Fleet, word: str, candidates: Sequence[str] | None = None) -
     from fleetctl.fleet.nearest import nearest
 
     near = nearest(word, known)
-    hint = f'; did you mean "{near}"?' if near else ""
+    machines_known = ", ".join(map(str, fleet.machines))
+    hint = f'; did you mean "{near}"?' if near else f"; its machines are {machines_known}"
     what = "machine" if candidates else "machine or instance"
     return f'no {what} "{word}" in fleet {fleet.name}{hint}'

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleetctl.errors import CommandError, UnreachableError
+from fleetctl.errors import CommandError, FleetctlError, UnreachableError
 from fleetctl.remote import shell
 from fleetctl.remote.exchange import Ended, NotStarted, Outcome, TimeIsUp, exchange
 from fleetctl.remote.hostkeys import HostKey
@@ -46,6 +46,7 @@ class Connection:
         self._jump = jump if jump is not None or target.jump is None else Connection(target.jump)
         self._lock = threading.Lock()
         self._link: Link | None = None
+        self._failure: tuple[float, FleetctlError] | None = None
         self._closed = False
 
     def open(self) -> None:
@@ -88,21 +89,41 @@ class Connection:
             self._jump.close()
 
     def _opened(self) -> Link:
+        asked = time.monotonic()
         with self._lock:
             if self._link is not None and self._link.alive:
                 return self._link
-            if self._link is not None:
-                self._link.close()
-            link = None if self._closed else connect(self.target, self._gateway())
-            if link is None or self._closed:  # closed meanwhile: Ctrl-C does not wait for a login
-                if link is not None:
-                    link.close()
-                raise UnreachableError("the connection was closed here", machine=self.target.id)
-            self._link = link
-            return link
+            if self._failure is not None and self._failure[0] > asked:
+                raise self._failure[
+                    1
+                ]  # of an attempt we waited for: sixteen machines behind a dead jump host wait once
+            try:
+                self._link = self._connect()
+            except FleetctlError as error:
+                self._failure = (time.monotonic(), error)
+                raise
+            return self._link
+
+    def _connect(self) -> Link:
+        if self._link is not None:
+            self._link.close()
+        link = None if self._closed else connect(self.target, self._gateway())
+        if link is None or self._closed:  # closed meanwhile: Ctrl-C does not wait for a login
+            if link is not None:
+                link.close()
+            raise UnreachableError("the connection was closed here", machine=self.target.id)
+        return link
 
     def _gateway(self) -> Link | None:
-        return self._jump._opened() if self._jump is not None else None
+        """The jump host's connection. Its failure is this machine's, whoever else is behind it."""
+        if self._jump is None:
+            return None
+        try:
+            return self._jump._opened()
+        except FleetctlError as error:
+            raise type(error)(
+                error.cause, machine=self.target.id, state=error.state, next_command=error.next_command
+            ) from error
 
     def _exchange(
         self, link: Link, command: shell.Command, timeout: float, on_output: Callable[[str], None] | None

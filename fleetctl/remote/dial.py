@@ -85,13 +85,14 @@ def _proxy(target: SshTarget) -> socket.socket:
     command = target.proxy_command or ""
     ours, theirs = socket.socketpair()
     with theirs:
-        subprocess.Popen(
+        process = subprocess.Popen(
             ["/bin/sh", "-c", f"exec {command}"],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for us: the command ends when its socket does
         )
+    threading.Thread(target=process.wait, name="fleetctl-proxy", daemon=True).start()  # leaves no zombie
     return ours
 
 

@@ -89,7 +89,9 @@ class Lab:
         )
         self.outputs += [process.stdout, process.stderr]
         if code is not None and process.returncode != code:
-            pytest.fail(f"fleetctl {shlex.join(words)} ended with {process.returncode}:\n{process.stdout}\n{process.stderr}")
+            pytest.fail(
+                f"fleetctl {shlex.join(words)} ended with {process.returncode}:\n{process.stdout}\n{process.stderr}"
+            )
         return Done(process.returncode, process.stdout, process.stderr)
 
     def container(self, machine: int) -> str:
@@ -116,7 +118,9 @@ class Lab:
     def states(self) -> dict[str, str]:
         return {one["id"]: one["state"] for machine in self.status()["machines"] for one in machine["instances"]}
 
-    def ask(self, session: str, path: str = "/v1/models", *, key: str | None = None, data: str | None = None) -> tuple[int, str]:
+    def ask(
+        self, session: str, path: str = "/v1/models", *, key: str | None = None, data: str | None = None
+    ) -> tuple[int, str]:
         """Through the balancer: status and X-Upstream-Addr."""
         command = ["curl", "-s", "-o", "/dev/null", "-D", "-", "-m", "30", f"{self.url}{path}"]
         command += ["-H", f"X-Session-ID: {session}", "-K", "-"]
@@ -148,7 +152,12 @@ def write_inventory(folder: Path, fleet: str, net: str, machines: list[int] | No
     """The shipped inventory as another fleet with other addresses and ports."""
     number = int(net.rsplit(".", 1)[1])
     listen = 3000 + number * 2
-    text = SHIPPED.read_text().replace("10.255.254.", f"{net}.").replace("2219", str(listen)).replace("2220", str(listen + 1))
+    text = (
+        SHIPPED.read_text()
+        .replace("10.255.254.", f"{net}.")
+        .replace("2219", str(listen))
+        .replace("2220", str(listen + 1))
+    )
     document = yaml.safe_load(text)
     document["fleet"] = fleet
     document["rollout"] = {**document["rollout"], "drain_timeout": 30, "start_timeout": 120}
@@ -162,7 +171,9 @@ def write_inventory(folder: Path, fleet: str, net: str, machines: list[int] | No
 
 
 def bring_up(folder: Path, inventory: Path, fleet: str) -> Lab:
-    subprocess.run([*FLEETCTL, "lab", "up", "--fresh", "-i", str(inventory)], check=True, timeout=600, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [*FLEETCTL, "lab", "up", "--fresh", "-i", str(inventory)], check=True, timeout=600, stdin=subprocess.DEVNULL
+    )
     lines = subprocess.run(
         [*FLEETCTL, "lab", "env", "-i", str(inventory)], check=True, capture_output=True, text=True
     ).stdout

@@ -16,7 +16,9 @@ def grow(lab: Lab) -> None:
         lab.run("add-machine", str(machine), "--yes")
         document = lab.status()
         assert document["balancer"]["backends"] == document["balancer"]["up"] == stage * 4
-        assert {one["state"] for m in document["machines"] if m["id"] == machine for one in m["instances"]} == {"serving"}
+        assert {one["state"] for m in document["machines"] if m["id"] == machine for one in m["instances"]} == {
+            "serving"
+        }
     for session, home in HOMES.items():
         assert lab.ask(session) == (200, f"{net}.{home}")
 

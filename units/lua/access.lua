@@ -41,8 +41,9 @@ function access.run()
         return ngx.exit(ngx.HTTP_SERVICE_UNAVAILABLE)
     end
     inflight.add(peer.id)
-    ctx.key, ctx.peer, ctx.computes = key, peer, method == "POST"
-    var.route_peer, var.route_id = peer.id, peer.id
+    ctx.key, ctx.peer, ctx.why, ctx.source = key, peer, why, source
+    ctx.computes = method == "POST"
+    var.route_held, var.route_id = "1", peer.id
     var.route_addr, var.route_why = peer.address, why
 end
 

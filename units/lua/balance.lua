@@ -47,14 +47,14 @@ local function again(var, ctx)
     health.failed(failed, kind)
     metrics.retry(failed.id, kind)
     inflight.remove(failed.id)
-    var.route_peer = ""
+    var.route_held = ""
     local peer = ctx.tries == 1 and failure.may_retry(kind) and choice.next(ctx.key, failed)
     if not peer then
         return give_up(var, status)
     end
     inflight.add(peer.id)
-    ctx.tries, ctx.started, ctx.peer = 2, ngx.now(), peer
-    var.route_peer, var.route_id = peer.id, peer.id
+    ctx.tries, ctx.started, ctx.peer, ctx.why = 2, ngx.now(), peer, "retry"
+    var.route_held, var.route_id = "1", peer.id
     var.route_addr, var.route_why = peer.address, "retry"
     balancer.recreate_request()    -- X-Backend-Instance names the new one
     return use(peer)

@@ -16,32 +16,25 @@ local health = {}
 
 local progress = {}               -- id -> time of the last bytes this worker saw, until the next tick
 
--- Keys are built once per peer: this runs for every request.
-local function keys_of(peer)
-    local keys = peer.health_keys
-    if not keys then
-        keys = { h = "h:" .. peer.id, e = "e:" .. peer.id, f = "f:" .. peer.id }
-        peer.health_keys = keys
-    end
-    return keys
-end
+-- What this worker holds of the shared state until its next tick, so that a request costs no look-up there.
+local unusable = {}               -- id -> true
+local failing = {}                -- id -> true: failures are being counted, or it is ejected
 
 function health.usable(peer)
-    local keys = keys_of(peer)
-    return not dict:get(keys.h) and not dict:get(keys.e)
+    return not unusable[peer.id]
 end
 
 -- ok, suspect, down or ejected.
 function health.of(peer)
-    local keys = keys_of(peer)
-    return dict:get(keys.h) or dict:get(keys.e) and "ejected" or "ok"
+    return dict:get("h:" .. peer.id) or dict:get("e:" .. peer.id) and "ejected" or "ok"
 end
 
 local function eject(peer, kind)
     local times = dict:incr("k:" .. peer.id, 1, 0, FORGET_SECONDS) or 1
     local seconds = math.min(EJECT_MAX, EJECT_SECONDS * 2 ^ (times - 1))
-    dict:set(keys_of(peer).e, kind, seconds)
-    dict:delete(keys_of(peer).f)
+    dict:set("e:" .. peer.id, kind, seconds)
+    dict:delete("f:" .. peer.id)
+    unusable[peer.id] = true
     ngx.log(ngx.WARN, "peer ", peer.id, " ejected for ", seconds, " s: ", kind)
 end
 
@@ -50,8 +43,9 @@ function health.failed(peer, kind)
     if kind == "timeout" then
         dict:set("t:" .. peer.id, ngx.now())
     elseif kind ~= "stale" then
-        local failures = dict:incr(keys_of(peer).f, 1, 0) or 0
-        if failures >= EJECT_AFTER and not dict:get(keys_of(peer).e) then
+        local failures = dict:incr("f:" .. peer.id, 1, 0) or 0
+        failing[peer.id] = true
+        if failures >= EJECT_AFTER and not dict:get("e:" .. peer.id) then
             eject(peer, kind)
         end
     end
@@ -64,10 +58,11 @@ end
 
 -- This peer answered a request properly.
 function health.worked(peer)
-    local keys = keys_of(peer)
-    if dict:get(keys.f) or dict:get(keys.e) then
-        dict:delete(keys.f)
-        dict:delete(keys.e)
+    if failing[peer.id] then
+        dict:delete("f:" .. peer.id)
+        dict:delete("e:" .. peer.id)
+        failing[peer.id] = nil
+        unusable[peer.id] = dict:get("h:" .. peer.id) and true
     end
 end
 
@@ -91,13 +86,24 @@ function health.count(list)
     return usable_now
 end
 
+local function look(list)
+    local now_unusable, now_failing = {}, {}
+    for i = 1, #list do
+        local id = list[i].id
+        local ejected = dict:get("e:" .. id)
+        now_unusable[id] = (ejected or dict:get("h:" .. id)) and true
+        now_failing[id] = (ejected or dict:get("f:" .. id)) and true
+    end
+    unusable, failing, usable_now = now_unusable, now_failing, nil
+end
+
 -- In every worker, every half second; one of them (`lead`) probes.
 function health.refresh(lead, list)
     for id, at in pairs(progress) do
         dict:set("p:" .. id, at)
         progress[id] = nil
     end
-    usable_now = nil
+    look(list)
     if lead then
         probe.tick(list)
     else

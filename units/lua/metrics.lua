@@ -4,6 +4,11 @@ local dict = ngx.shared.fleetctl_metrics
 
 local BUCKETS = { 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120 }
 
+local SLOTS = {}
+for i, le in ipairs(BUCKETS) do
+    SLOTS[i] = "ttfb:" .. le
+end
+
 local metrics = {}
 
 local pending = {}
@@ -19,10 +24,28 @@ function metrics.flush()
     end
 end
 
--- One request is over. The names are built as they are printed, so that printing needs no table of them.
+-- Names are as they are printed; built once, because this runs for every request.
+local names = {}
+
+local function name_of(backend, status, why)
+    local of_backend = names[backend] or {}
+    local of_status = of_backend[status] or {}
+    names[backend], of_backend[status] = of_backend, of_status
+    of_status[why] = of_status[why]
+        or 'fleet_requests_total{backend="' .. backend .. '",code="' .. status .. '",why="' .. why .. '"}'
+    return of_status[why]
+end
+
+local sources = {
+    session = 'fleet_affinity_source_total{source="session"}',
+    bearer = 'fleet_affinity_source_total{source="bearer"}',
+    client = 'fleet_affinity_source_total{source="client"}',
+}
+
+-- One request is over.
 function metrics.request(backend, status, why, source)
-    count('fleet_requests_total{backend="' .. backend .. '",code="' .. status .. '",why="' .. why .. '"}', 1)
-    count('fleet_affinity_source_total{source="' .. source .. '"}', 1)
+    count(name_of(backend, status, why), 1)
+    count(sources[source], 1)
 end
 
 function metrics.retry(backend, kind)
@@ -40,15 +63,15 @@ end
 local function bucket(seconds)
     for i = 1, #BUCKETS do
         if seconds <= BUCKETS[i] then
-            return BUCKETS[i]
+            return SLOTS[i]
         end
     end
-    return "+Inf"
+    return "ttfb:+Inf"
 end
 
 -- Seconds from the request to the first byte of its answer.
 function metrics.first_byte(seconds)
-    count("ttfb:" .. bucket(seconds), 1)
+    count(bucket(seconds), 1)
     count("fleet_ttfb_seconds_sum", seconds)
 end
 

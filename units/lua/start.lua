@@ -39,6 +39,7 @@ end
 function start.worker()
     inflight.refresh(false)
     peers.refresh()
+    health.refresh(false, peers.current().list)
     local ok, reason = ngx.timer.every(PERIOD, tick)
     if not ok then
         ngx.log(ngx.ERR, "no timer, the peers file will not be read again: ", reason)

@@ -1,5 +1,7 @@
 """What a person is told about a wrong inventory: where, what, and what to write instead."""
 
+# ruff: noqa: E501  (a row of a table is one line)
+
 from __future__ import annotations
 
 import os
@@ -46,15 +48,12 @@ def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
     found = heads(tmp_path, text)
     assert [head.split(": ", 1)[1] for head in found] == [
         "source: machine 70 is not in machines (69, 67, 67, 66)",
-        "instances.per_machine: machines 69, 67, 67, 66 would need 10 devices (5 instances of 2) "
-        "and there are 8",
+        "instances.per_machine: machines 69, 67, 67, 66 would need 10 devices (5 instances of 2) and there are 8",
         'instances.shm_size: expected a size such as 16g or 512m, got "16 GB"',
         "machines[2].id: machine 67 is listed twice (also machines[1])",
-        "machines[3].address: 127.0.0.1 is a loopback address: no other machine reaches a backend "
-        "there",
+        "machines[3].address: 127.0.0.1 is a loopback address: no other machine reaches a backend there",
         'balancer.body_limt: unknown key; did you mean "body_limit"?',
-        "rollout.max_unavailable: expected a number of instances such as 2, or a share such as "
-        '25%, got "lots"',
+        'rollout.max_unavailable: expected a number of instances such as 2, or a share such as 25%, got "lots"',
     ]
     lines = [int(head.split(":")[1]) for head in found]
     assert lines == sorted(lines)
@@ -177,7 +176,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml")
     with pytest.raises(InventoryError, match="is a folder"):
         load(tmp_path)
-    with pytest.raises(InventoryError, match="cannot be read|no such file"):
+    with pytest.raises(InventoryError, match=r"cannot be read|no such file"):
         load(tmp_path / ("x" * 300))
 
 
@@ -254,17 +253,17 @@ def test_ipv6_addresses_are_written_the_same_way_everywhere(tmp_path: Path) -> N
     assert load(path).on(68)[1].address == "[fd00::68]:8001"
 
 
-def test_find_takes_the_named_file_then_the_folder_then_the_variable(
+def test_find_takes_the_named_file_then_the_variable_then_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(loading.VARIABLE, raising=False)
     with pytest.raises(UsageError, match=r"no inventory: there is no inventory.yaml"):
         find(None)
-    monkeypatch.setenv(loading.VARIABLE, "/elsewhere.yaml")
-    assert find(None) == Path("/elsewhere.yaml")
     (tmp_path / "inventory.yaml").touch()
     assert find(None) == Path("inventory.yaml")
+    monkeypatch.setenv(loading.VARIABLE, "/elsewhere.yaml")
+    assert find(None) == Path("/elsewhere.yaml")
     assert find(Path("named.yaml")) == Path("named.yaml")
 
 
@@ -274,7 +273,12 @@ def test_loading_a_correct_inventory_imports_neither_lints_nor_the_wording_of_er
         "print(*[m for m in sys.modules if m.startswith(('fleetctl.', 'difflib', 'unicodedata', 'subprocess'))])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=SHIPPED.parent, capture_output=True, text=True, check=True, env={**os.environ}
+        [sys.executable, "-c", script],
+        cwd=SHIPPED.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ},
     )
     imported = set(done.stdout.split())
     assert not {f"fleetctl.fleet.{name}" for name in ("lint", "explain", "excerpt", "reference")} & imported

@@ -61,8 +61,12 @@ def test_the_shipped_file_with_characters_changed(tmp_path: Path, seed: int, cou
     outcome(tmp_path, "".join(text).encode())
 
 
-leaves: Any = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("sk-abcdef123456")
-anything = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3))
+leaves: Any = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("sk-abcdef123456")
+)
+anything = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
 
 
 def places(tree: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -86,6 +90,8 @@ def test_the_shipped_file_with_values_of_any_type_anywhere(tmp_path: Path, data:
     outcome(tmp_path, yaml.safe_dump(tree, allow_unicode=True).encode("utf-8", errors="surrogatepass"))
 
 
-@pytest.mark.parametrize("text", ["? " * 5000, "- " * 5000, "a:\n " * 300, "!" * 1000, "*" * 100, "&a " * 100, "{" * 5000])
+@pytest.mark.parametrize(
+    "text", ["? " * 5000, "- " * 5000, "a:\n " * 300, "!" * 1000, "*" * 100, "&a " * 100, "{" * 5000]
+)
 def test_deep_and_odd_files(tmp_path: Path, text: str) -> None:
     outcome(tmp_path, text.encode())

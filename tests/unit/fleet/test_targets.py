@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetctl.errors import UsageError
+from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.targets import machines, names, resolve, words
 from tests.unit.fleet.build import fleet, values
 
 
-@pytest.mark.parametrize("word", ["67/2", "67:8002", "10.255.254.67:8002", "67/qwen38-tp2-2", "67/qwen38-tp2-2.service"])
+@pytest.mark.parametrize(
+    "word", ["67/2", "67:8002", "10.255.254.67:8002", "67/qwen38-tp2-2", "67/qwen38-tp2-2.service"]
+)
 def test_an_instance_has_all_these_names(word: str) -> None:
     found = resolve(fleet(), [word])
     assert [one.id for one in found.instances] == ["67/2"]
@@ -25,7 +28,7 @@ def test_every_name_of_every_instance_leads_to_it() -> None:
                 assert resolve(shape, [name]).instances == (instance,)
 
 
-def with_ipv6():  # type: ignore[no-untyped-def]
+def with_ipv6() -> Fleet:
     tree = values()
     tree["machines"][1]["address"] = "fd00::68"
     return fleet(machines=tree["machines"])
@@ -71,12 +74,16 @@ def test_all_together_with_a_name_and_no_name_at_all_are_refused() -> None:
         ("67:8009", "67:800"),
         ("10.255.254.67:8022", "10.255.254.67:8002"),
         ("67/qwen38-tp2-9", "67/qwen38-tp2-"),
-        ("76", "67"),
     ],
 )
 def test_an_unknown_name_offers_the_nearest(word: str, near: str) -> None:
     with pytest.raises(UsageError, match=rf'no machine or instance "{word}" in fleet qwen38; did you mean "{near}'):
         resolve(fleet(), [word])
+
+
+def test_a_name_like_no_other_gets_the_list_of_machines() -> None:
+    with pytest.raises(UsageError, match='no machine or instance "76" .*; its machines are 69, 68, 67, 66'):
+        resolve(fleet(), ["76"])
 
 
 def test_every_unknown_name_is_reported_at_once() -> None:

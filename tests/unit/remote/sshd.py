@@ -23,7 +23,22 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 def keygen(file: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     """A new key pair; returns the private key's path."""
     file.unlink(missing_ok=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "test", "-f", str(file)], check=True)
+    subprocess.run(
+        [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            kind,
+            *(["-b", "2048"] if kind == "rsa" else []),
+            "-N",
+            passphrase,
+            "-C",
+            "test",
+            "-f",
+            str(file),
+        ],
+        check=True,
+    )
     return file
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fleetctl.errors import UnreachableError
+from fleetctl.errors import FleetctlError, UnreachableError
 from fleetctl.remote.connection import Connection
+from fleetctl.remote.fanout import Connections
 from tests.unit.remote.sshd import Server, descendants, wait_until
 
 LIMIT = 10.0
@@ -48,6 +49,12 @@ class Case:
         self.seconds = time.monotonic() - started
 
 
+def raise_all(failures: dict[int, FleetctlError]) -> None:
+    """Raises one of the failures; each has to be of its own machine."""
+    assert [error.machine for error in failures.values()] == [1, 2, 3]
+    raise failures[3]
+
+
 def runs(server: Server, text: bytes) -> bool:
     paths = [Path(f"/proc/{pid}/cmdline") for pid in descendants(server.process.pid)]
     return any(text in path.read_bytes() for path in paths if path.exists())
@@ -75,12 +82,15 @@ def test_frozen_peers_are_found_and_slow_ones_are_not_cut_off(make_server: Calla
     slow = Connection(healthy.target)
     for connection in (idle, busy, feeding, through, slow):
         connection.open()
+    jump = replace(listener.target, is_jump=True)
+    behind = Connections(replace(healthy.target, id=i, jump=replace(jump, id=i)) for i in (1, 2, 3))
     cases = [
         Case("before the first call", lambda: idle.run("true", timeout=60)),
         Case("in the middle of a call", lambda: busy.run("sleep 77", timeout=60)),
         Case("while input is sent", lambda: feeding.run("sleep 78", stdin=b"x" * 50_000_000, timeout=60)),
         Case("a jump host on the way", lambda: through.run("sleep 79", timeout=60)),
         Case("before the connection", lambda: Connection(listener.target).open()),
+        Case("behind a jump host that is frozen", lambda: raise_all(behind.open())),
     ]
     for case in cases[1:4]:
         case.thread.start()
@@ -98,6 +108,7 @@ def test_frozen_peers_are_found_and_slow_ones_are_not_cut_off(make_server: Calla
     froze = time.monotonic()
     cases[0].thread.start()
     cases[4].thread.start()
+    cases[5].thread.start()
     for case in cases:
         case.thread.join(max(froze + LIMIT - time.monotonic(), 0))
         assert not case.thread.is_alive(), f"{case.name}: not found within {LIMIT:g} s"

@@ -1,0 +1,112 @@
+"""fleetctl is killed while the remote process of each step is alive; the same command, run again, finishes the job."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fleetctl.plan import playbook
+from fleetctl.plan.steps import STEPS
+
+from .conftest import Lab, kill
+
+# Which command has every step of the playbooks to do, on machines that have nothing yet.
+RUNS = {
+    "manifest": "add-machine 69",
+    "release": "add-machine 69",
+    "key": "add-machine 69",
+    "clean": "add-machine 69",
+    "units": "add-machine 69",
+    "start": "add-machine 69",
+    "gate": "add-machine 69",
+    "balancer": "add-machine 69",
+    "join": "add-machine 69",
+    "verify": "add-machine 69",
+    "record": "add-machine 69",
+    "image": "add-machine 67",
+    "model": "add-machine 67",
+    "roll": "rollout --mtp 5",
+}
+# A step's script waits for the machine's step lock; a slow flock keeps it alive long enough to be seen.
+SLOW_FLOCK = '#!/bin/sh\nif [ -e /run/slow-steps ]; then sleep 2; fi\nexec /usr/bin/flock.real "$@"\n'
+ALIVE = "grep -lza 'set -eu' /proc/[0-9]*/cmdline 2>/dev/null | grep -vc self || true"
+
+
+@pytest.fixture(scope="module")
+def slow_pair(pair: Lab) -> Iterator[Lab]:
+    for machine in (69, 67):
+        pair.on(
+            machine,
+            "mv /usr/bin/flock /usr/bin/flock.real; cat >/usr/bin/flock <<'E'\n"
+            + SLOW_FLOCK
+            + "E\nchmod 755 /usr/bin/flock",
+        )
+        pair.on(machine, "touch /run/slow-steps")
+    yield pair
+
+
+def test_every_step_of_every_playbook_is_killed_somewhere_below() -> None:
+    steps = {
+        s
+        for name in ("add-machine", "rollout")
+        for stage in playbook.load(name, set(STEPS)).stages
+        for s in stage.steps
+    }
+    assert steps - set(RUNS) == set()
+    assert set(STEPS) - set(RUNS) == set()
+
+
+def reaches(process: object, step: str, seconds: float = 120) -> bool:
+    """Read stderr until the step is said to be under way; False when the command ended without it."""
+    found = threading.Event()
+    ended = threading.Event()
+
+    def read() -> None:
+        for line in process.stderr:  # type: ignore[attr-defined]
+            if line.startswith("[") and f"] {step}: " in line:
+                found.set()
+                return
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found.wait(0.05):
+            return True
+        if ended.is_set():
+            return False
+    return False
+
+
+@pytest.mark.parametrize("step", [*RUNS])
+def test_killed_in_a_step_and_finished_by_the_same_command(slow_pair: Lab, step: str) -> None:
+    lab = slow_pair
+    process = lab.start(*RUNS[step].split(), "--yes")
+    assert reaches(process, step), f"the command never came to {step}"
+    alive = lambda: sum(int(lab.on(m, ALIVE) or 0) for m in (69, 67))  # noqa: E731
+    lab.wait("the step's remote process is alive", lambda: alive() > 0, 10)
+    kill(process)
+
+
+@pytest.mark.parametrize("command", ["add-machine 69", "add-machine 67", "rollout --mtp 5"])
+def test_in_the_end_the_fleet_is_whole(slow_pair: Lab, command: str) -> None:
+    lab = slow_pair
+    for machine in (69, 67):
+        lab.on(machine, "rm -f /run/slow-steps")
+    lab.run(*command.split(), "--yes")
+    assert "nothing to do" in lab.run(*command.split(), "--yes").out
+
+
+def test_after_all_kills_everything_serves_and_nothing_is_left_behind(slow_pair: Lab) -> None:
+    lab = slow_pair
+    document = lab.status()
+    assert document["verdict"] == "ok"
+    assert document["balancer"]["up"] == 8
+    assert {one["mtp"] for m in document["machines"] for one in m["instances"]} == {5}
+    for machine in (69, 67):
+        assert "fleetctl-transfer" not in lab.on(machine, "cat /root/.ssh/authorized_keys 2>/dev/null || true")
+        assert lab.on(machine, "ls /run/fleetctl/transfer 2>/dev/null || true").strip() == ""
+        assert lab.on(machine, "find /etc/fleetctl /etc/systemd/system /var/lib/fleetctl -name '*fleetctl-new*'") == ""
