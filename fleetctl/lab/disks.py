@@ -12,6 +12,8 @@ from pathlib import Path
 from fleetctl.errors import FleetctlError
 from fleetctl.lab.docker import run
 
+MOUNTS = Path("/proc/self/mounts")
+
 
 @dataclass(frozen=True)
 class Disk:
@@ -44,7 +46,7 @@ def mounted(folder: Path) -> list[Path]:
     """What is mounted below a folder, innermost first."""
     below = str(folder.absolute()) + os.sep
     points = []
-    with Path("/proc/self/mounts").open(encoding="utf-8") as table:
+    with MOUNTS.open(encoding="utf-8") as table:
         for line in table:
             point = line.split()[1].encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")
             if point.startswith(below):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shlex
 import shutil
@@ -59,7 +60,7 @@ class Status:
 
 
 def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | None = None) -> Status:
-    """Builds the lab and returns when every machine is ready; one that is up already is left as it is.
+    """Builds the lab and returns when every machine is ready; one that is built already only gets its power back.
 
     With `options.fresh` it is taken down and built anew. Raises UsageError when this box lacks what a lab takes,
     FleetctlError when a machine did not come up (what was built stays, for a look; `down` removes it).
@@ -69,14 +70,15 @@ def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | 
     docker.require_engine()
     layout = Layout(fleet.name, state_dir.absolute())
     network = subnet(fleet)
-    now = status(fleet, state_dir=state_dir)
-    if now.up and not options.fresh:
-        progress(f"lab {fleet.name} is up")
-        return now
     _refuse_foreign(layout)
+    now = status(fleet, state_dir=state_dir)
+    if not options.fresh and _whole(layout, now):
+        _power_on(layout, now, progress)
+        return status(fleet, state_dir=state_dir)
     source = _source(fleet, layout)
-    down(fleet, state_dir=state_dir, progress=progress)
+    _refuse_taken(layout, network.network)
     built = images.ensure(fleet.inventory.model.name, progress)
+    down(fleet, state_dir=state_dir, progress=progress)
     plans, record = _plan(fleet, layout, options, source)
     record.write(layout.record)
     pair = credentials.key_pair()
@@ -217,6 +219,38 @@ def _source(fleet: Fleet, layout: Layout) -> Path:
             next_command="fleetctl -i INVENTORY lab up",
         )
     return Path(record.source)
+
+
+def _whole(layout: Layout, now: Status) -> bool:
+    """Nothing of the lab is lost: all containers and all disks are there, whether or not the machines run."""
+    mounted = {point.parent for point in disks.mounted(layout.folder)}
+    return now.built and all(m.state != "absent" and layout.machine(m.id) in mounted for m in now.machines)
+
+
+def _power_on(layout: Layout, now: Status, progress: Progress) -> None:
+    """Starts what is off and thaws what is frozen; a machine that runs is not touched."""
+
+    def wake(machine: MachineStatus) -> None:
+        progress(f"machine {machine.id} was {machine.state}: starting it")
+        docker.docker("unpause" if machine.state == "paused" else "start", machine.container)
+        machines.wait_ready(machine.container, machine.id)
+
+    asleep = [machine for machine in now.machines if machine.state != "running"]
+    if not asleep:
+        progress(f"lab {layout.fleet} is up")
+    _together(wake, asleep)
+
+
+def _refuse_taken(layout: Layout, wanted: str) -> None:
+    """The addresses of another network of this box cannot be had twice."""
+    every = docker.docker("network", "ls", "--format", "{{.Name}}").split()
+    for network in docker.inspect("network", [name for name in every if name != layout.network]):
+        for pool in network["IPAM"]["Config"] or ():
+            if ipaddress.ip_network(pool["Subnet"]).overlaps(ipaddress.ip_network(wanted)):
+                raise UsageError(
+                    f"the cluster addresses {wanted} are in use by Docker network {network['Name']} of this box",
+                    next_command="take that lab down, or give this inventory other addresses",
+                )
 
 
 def _write_credentials(layout: Layout, pair: credentials.KeyPair, plans: Sequence[machines.Plan]) -> None:

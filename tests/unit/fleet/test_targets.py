@@ -82,7 +82,7 @@ def test_an_unknown_name_offers_the_nearest(word: str, near: str) -> None:
 
 
 def test_a_name_like_no_other_gets_the_list_of_machines() -> None:
-    with pytest.raises(UsageError, match='no machine or instance "76" .*; its machines are 69, 68, 67, 66'):
+    with pytest.raises(UsageError, match=r'no machine or instance "76" .*; its machines are 69, 68, 67, 66'):
         resolve(fleet(), ["76"])
 
 
