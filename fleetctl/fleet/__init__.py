@@ -1,3 +1,4 @@
+"""The inventory, typed: machines, instances, allocation, lints. Pure, and the lowest layer but errors."""
 
 import os
 

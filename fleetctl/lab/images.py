@@ -34,7 +34,7 @@ ENGINE_DOCKERFILE = """\
 FROM {base}
 COPY simvllm /opt/simvllm/simvllm
 COPY vllm /opt/simvllm/vllm
-RUN python3 -m compileall -q /opt/simvllm && ln -s /opt/simvllm/vllm /usr/local/bin/vllm
+RUN chmod 755 /opt/simvllm/vllm && python3 -m compileall -q /opt/simvllm && ln -s /opt/simvllm/vllm /usr/local/bin/vllm
 COPY build.txt /etc/simvllm-build
 ENV PYTHONDONTWRITEBYTECODE=1
 WORKDIR /workspace

@@ -216,7 +216,7 @@ def _source(fleet: Fleet, layout: Layout) -> Path:
     if record is None or not record.source or not Path(record.source).is_file():
         raise UsageError(
             f"{path} belongs to the lab itself, and the inventory it was made from is gone",
-            next_command="fleetctl -i INVENTORY lab up",
+            next_command="fleetctl lab up -i INVENTORY",
         )
     return Path(record.source)
 
@@ -282,7 +282,7 @@ def _refuse_foreign(layout: Layout) -> None:
     if folders:
         raise UsageError(
             f"a lab of fleet {layout.fleet} is up already, from {', '.join(sorted(folders))}",
-            next_command=f"fleetctl -i {shlex.quote(str(Path(min(folders)) / 'inventory.yaml'))} lab down",
+            next_command=f"fleetctl lab down -i {shlex.quote(str(Path(min(folders)) / 'inventory.yaml'))}",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleetctl.commands import paths
 from fleetctl.plan import checks, steps
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
@@ -52,6 +53,14 @@ def _notes(context: Context) -> tuple[str, ...]:
         for c in context.comparisons.values()
         if c.state is State.STOPPED
     ]
+    folder = paths.saved(context.fleet, context.stamp)
+    for machine in context.machines:
+        units, containers = checks.to_clean(context.fleet.machines[machine], context.facts[machine], context.fleet)
+        if units or containers:
+            notes.append(
+                f"what is cleaned on {machine} is saved there in {folder}; to restore a unit: "
+                f"cp {folder}/NAME.service /etc/systemd/system/ && systemctl enable --now NAME"
+            )
     return tuple(notes)
 
 
@@ -68,7 +77,8 @@ def problems(context: Context) -> dict[int, list[str]]:
         )
         needs_image = machine in context.machines and context.new_image(machine)
         needs_model = _needs_model(context, machine)
-        listed += checks.space_problems(fleet, source, facts, image=needs_image, model=needs_model)
+        if not fleet.machines[machine].clean.first:
+            listed += checks.space_problems(fleet, source, facts, image=needs_image, model=needs_model)
         if listed:
             found[machine] = listed
     whole = [*checks.source_problems(fleet, source), *checks.equal_everywhere(context.facts.values())]

@@ -216,8 +216,17 @@ def _transfer(
     )
 
 
+def make_room(context: Context, machine: int) -> Group:
+    """Clean before copying, on machines whose inventory says `clean: first` because their disk demands it."""
+    return _clean(context, machine) if context.fleet.machines[machine].clean.first else sequence("make-room")
+
+
 def clean(context: Context, machine: int) -> Group:
-    """Only what the inventory lists, its definitions saved first."""
+    """Only what the inventory lists, its definitions saved first; what ran before runs on while things are copied."""
+    return sequence("clean") if context.fleet.machines[machine].clean.first else _clean(context, machine)
+
+
+def _clean(context: Context, machine: int) -> Group:
     fleet, facts = context.fleet, context.facts[machine]
     units, containers = checks.to_clean(fleet.machines[machine], facts, fleet)
     folder = paths.saved(fleet, context.stamp)
@@ -434,7 +443,7 @@ def balancer(context: Context, machine: int) -> Group:
     verb = "unit_start" if not active else "unit_restart" if unit_changed else "unit_reload"
     return sequence(
         "balancer",
-        None if where in context.machines else clean(context, where),
+        None if where in context.machines else _clean(context, where),
         None if where in context.machines else key(context, where),
         _op("balancer", where, f"write {names} of {folder}", files) if stale else None,
         text if unit_changed else None,
@@ -536,6 +545,7 @@ STEPS: dict[str, Step] = {
     "image": image,
     "manifest": manifest,
     "model": model,
+    "make-room": make_room,
     "clean": clean,
     "units": units,
     "start": start,

@@ -43,6 +43,7 @@ end
 -- Nearly every request ends here: its home is well and has room, so nothing else needs to be known.
 local function at_home(key)
     local list = peers.current().list
+    health.sync(list)
     local home
     if AFFINITY == "md5-mod" and #list > 0 then
         home = routing.home(key, list)
@@ -66,6 +67,7 @@ end
 -- The next peer after a failed one, nil when there is no other.
 function choice.next(key, failed)
     local other
+    health.sync(peers.current().list)
     for _, peer in ipairs(choice.order(key)) do
         if peer.state == "up" and peer.id ~= failed.id then
             if health.usable(peer) then

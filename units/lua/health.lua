@@ -16,9 +16,10 @@ local health = {}
 
 local progress = {}               -- id -> time of the last bytes this worker saw, until the next tick
 
--- What this worker holds of the shared state until its next tick, so that a request costs no look-up there.
+-- What this worker holds of the shared state, so that a request costs one look-up there and not two a peer.
 local unusable = {}               -- id -> true
 local failing = {}                -- id -> true: failures are being counted, or it is ejected
+local seen_changes                -- the number of changes that this is true of
 
 function health.usable(peer)
     return not unusable[peer.id]
@@ -34,7 +35,7 @@ local function eject(peer, kind)
     local seconds = math.min(EJECT_MAX, EJECT_SECONDS * 2 ^ (times - 1))
     dict:set("e:" .. peer.id, kind, seconds)
     dict:delete("f:" .. peer.id)
-    unusable[peer.id] = true
+    dict:incr("changes", 1, 0)
     ngx.log(ngx.WARN, "peer ", peer.id, " ejected for ", seconds, " s: ", kind)
 end
 
@@ -44,7 +45,7 @@ function health.failed(peer, kind)
         dict:set("t:" .. peer.id, ngx.now())
     elseif kind ~= "stale" then
         local failures = dict:incr("f:" .. peer.id, 1, 0) or 0
-        failing[peer.id] = true
+        dict:incr("changes", 1, 0)
         if failures >= EJECT_AFTER and not dict:get("e:" .. peer.id) then
             eject(peer, kind)
         end
@@ -61,8 +62,7 @@ function health.worked(peer)
     if failing[peer.id] then
         dict:delete("f:" .. peer.id)
         dict:delete("e:" .. peer.id)
-        failing[peer.id] = nil
-        unusable[peer.id] = dict:get("h:" .. peer.id) and true
+        dict:incr("changes", 1, 0)
     end
 end
 
@@ -97,13 +97,22 @@ local function look(list)
     unusable, failing, usable_now = now_unusable, now_failing, nil
 end
 
+-- Before a choice: see what has changed since the last one, in whichever worker.
+function health.sync(list)
+    local changes = dict:get("changes")
+    if changes ~= seen_changes then
+        seen_changes = changes
+        look(list)
+    end
+end
+
 -- In every worker, every half second; one of them (`lead`) probes.
 function health.refresh(lead, list)
     for id, at in pairs(progress) do
         dict:set("p:" .. id, at)
         progress[id] = nil
     end
-    look(list)
+    look(list)      -- also what only runs out, as an ejection does
     if lead then
         probe.tick(list)
     else

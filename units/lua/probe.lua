@@ -56,6 +56,7 @@ local function become(peer, record, what, verdict, why)
     else
         dict:set("h:" .. peer.id, worse)
     end
+    dict:incr("changes", 1, 0)
     ngx.log(ngx.WARN, "peer ", peer.id, ": its ", what, " is ", verdict, ", ", why)
 end
 
@@ -70,6 +71,7 @@ local function server_ok(peer, record)
         become(peer, record, "server", "ok", "/health answers")
         if dict:get("e:" .. peer.id) == "connect" then
             dict:delete("e:" .. peer.id)
+            dict:incr("changes", 1, 0)
         end
     end
 end

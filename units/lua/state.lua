@@ -33,6 +33,7 @@ end
 -- 200 ok: every backend takes requests; 200 degraded: some do; 503: none does.
 function state.health()
     local list, up = peers.current().list, 0
+    health.sync(list)
     for _, peer in ipairs(list) do
         if peer.state == "up" and health.usable(peer) then
             up = up + 1
@@ -83,6 +84,7 @@ end
 -- For Prometheus, on the loopback listener.
 function state.metrics()
     local held, well, up = {}, {}, {}
+    health.sync(peers.current().list)
     for i, peer in ipairs(peers.current().list) do
         local label = '{backend="' .. peer.id .. '"}'
         held[i] = { label, inflight.of(peer) }

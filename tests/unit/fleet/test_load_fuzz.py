@@ -16,7 +16,7 @@ from fleetctl.errors import InventoryError
 from fleetctl.fleet.load import load
 from tests.unit.fleet.build import TEXT, values
 
-gently = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+gently = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def outcome(folder: Path, data: bytes) -> None:

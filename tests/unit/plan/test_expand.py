@@ -236,3 +236,21 @@ def test_a_playbook_with_an_unknown_step_is_a_usage_error(tmp_path) -> None:  # 
     (folder / "rollout.yaml").write_text("stages: [{name: a, machines: one by one, steps: [fly]}]")
     with pytest.raises(UsageError, match="no step 'fly'"):
         playbook.load("rollout", set(STEPS), tmp_path)
+
+
+def test_clean_first_makes_room_before_anything_is_copied(fleet: Fleet) -> None:
+    facts = empty(fleet)
+    facts[67] = replace(facts[67], foreign_units=("minimax-h3.service",))
+    assert steps_on(plan("add-machine", context(fleet, facts, (67,))), 67).index("clean") == 3
+    machines = tuple(
+        m.model_copy(update={"clean": m.clean.model_copy(update={"first": True})}) for m in fleet.inventory.machines
+    )
+    first = replace(fleet, inventory=fleet.inventory.model_copy(update={"machines": machines}))
+    assert steps_on(plan("add-machine", context(first, facts, (67,))), 67).index("clean") == 1
+
+
+def test_the_plan_says_how_to_restore_what_it_cleans(fleet: Fleet) -> None:
+    facts = empty(fleet)
+    facts[67] = replace(facts[67], foreign_units=("minimax-h3.service",))
+    found = plan("add-machine", context(fleet, facts, (67,)))
+    assert any("systemctl enable --now NAME" in note for note in found.notes)
