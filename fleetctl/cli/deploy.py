@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fleetctl.cli.change import Options, around, carry_out, with_session
 from fleetctl.cli.output import dump
 from fleetctl.errors import CommandError, UsageError
-from fleetctl.fleet import targets
+from fleetctl.fleet import lint, overrides, targets
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.plan import expand, playbook, release
 from fleetctl.plan.session import Session
@@ -31,7 +30,7 @@ def rollout(
     options: Options, words: Sequence[str], *, mtp: int | None, image: str | None, settings: Sequence[str]
 ) -> int:
     """The inventory plus the overrides given here become the desired state of every machine named."""
-    overrides = Overrides(mtp, image, parse_settings(settings))
+    wanted = overrides.overrides(mtp, image, settings)
     parts = ["rollout"] + ([f"--mtp {mtp}"] if mtp is not None else []) + ([f"--image {image}"] if image else [])
     command = " ".join(
         [
@@ -47,26 +46,9 @@ def rollout(
         return targets.machines(fleet, words) if words else tuple(fleet.machines)
 
     def act(session: Session) -> int:
-        return _deploy(options, session, "rollout", command, chosen(session.fleet), overrides)
+        return _deploy(options, session, "rollout", command, chosen(session.fleet), wanted)
 
     return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act)
-
-
-def parse_settings(settings: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """`engine.max-num-seqs=16` -> (("max-num-seqs", 16),). Raises UsageError for anything else."""
-    import yaml
-
-    from fleetctl.fleet.flags import check_overrides
-
-    found = {}
-    for item in settings:
-        key, equals, value = item.partition("=")
-        section, dot, name = key.partition(".")
-        if not equals or not dot or section != "engine" or not name:
-            raise UsageError(f"--set {item}: it has to be engine.KEY=VALUE")
-        found[name] = yaml.safe_load(value)
-    check_overrides(found)
-    return tuple(sorted(found.items()))
 
 
 def _deploy(
@@ -75,23 +57,22 @@ def _deploy(
     book: str,
     command: str,
     machines: Sequence[int],
-    overrides: Overrides | None,
+    wanted: Overrides | None,
 ) -> int:
     steps = playbook.load(book, set(STEPS), session.fleet.path.parent)
     _ = session.key  # a missing secret is said before any connection is used
     everybody = around(session.fleet, machines)
-    before = session.release
-    session.full(everybody, overrides)
+    session.full(everybody, wanted)
     session.require(everybody)
     context = session.context(machines, command, new_release=True)
     problems = expand.problems(context)
-    flag_problems = session.lint_engine(context)
-    if flag_problems:
-        problems.setdefault(context.source, []).extend(flag_problems)
+    found = [str(f) for f in [*lint.lint(session.fleet), *session.lint_model()] if f.severity is lint.Severity.ERROR]
+    found += session.lint_engine(context)
+    if found:
+        problems.setdefault(context.source, []).extend(found)
     if problems:
         _refuse(options, problems, command)
     plan = expand.expand(steps, context, command)
-    del before
     if session.release is not None and context.release is not None and session.release.number != context.release.number:
         old, new = session.release.overrides, context.release.overrides
         options.voice.line(f"release {context.release.number}: {release.words(new)} (before: {release.words(old)})")

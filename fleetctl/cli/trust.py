@@ -12,24 +12,29 @@ from fleetctl.remote import target as ssh
 
 
 def trust(options: Options, word: str, fingerprint: str | None) -> int:
-    """Show the fingerprint, ask, record. With --fingerprint, refuse any other."""
+    """Show the fingerprint, ask, record; the jump hosts on the way first. With --fingerprint, refuse any other."""
     fleet = fleet_of(options)
     machine = targets.machines(fleet, [word])[0]
     target = next(one for one in ssh.targets(fleet) if one.id == machine)
-    scanned = hostkeys.scan(target)
-    print(f"machine {machine} ({target.label}) shows {scanned.type} {scanned.fingerprint}")
-    if fingerprint is None and not options.yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                "no terminal to ask",
-                next_command=f"fleetctl trust {machine} --fingerprint {scanned.fingerprint}",
-            )
-        sys.stderr.write(
-            "Did you compare it with the machine's own `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`? [y/N] "
-        )
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise UsageError("nothing was recorded")
-    hostkeys.trust(target, scanned, expected=fingerprint)
-    print(f"recorded for fleet {fleet.name}")
+    while (found := hostkeys.untrusted(target)) is not None:
+        hop, key = found
+        print(f"{hop.label if hop.is_jump else f'machine {machine} ({hop.label})'} shows {key.type} {key.fingerprint}")
+        if fingerprint is None or hop.is_jump:
+            _ask(options, machine, key.fingerprint)
+        hostkeys.trust(hop, key, expected=None if hop.is_jump else fingerprint)
+        print(f"recorded for fleet {fleet.name}")
+    print(f"the host key of machine {machine} is known")
     return 0
+
+
+def _ask(options: Options, machine: int, fingerprint: str) -> None:
+    """Raises UsageError unless a person, or --yes, says that the fingerprint is right."""
+    if options.yes:
+        return
+    if not sys.stdin.isatty():
+        again = f"fleetctl trust {machine} --fingerprint {fingerprint}"
+        raise UsageError("no terminal to ask", next_command=again)
+    sys.stderr.write("Is it what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says on its own console? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was recorded")

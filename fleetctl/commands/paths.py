@@ -41,7 +41,7 @@ def cache(fleet: Fleet, instance: Instance) -> PurePosixPath:
 
 
 def manifest(fleet: Fleet) -> PurePosixPath:
-    return state(fleet) / "manifest" / f"{fleet.inventory.model.name}.sha256"
+    return state(fleet) / "manifest" / f"{fleet.inventory.model.path.name}.sha256"
 
 
 def release(fleet: Fleet) -> PurePosixPath:

@@ -87,7 +87,8 @@ def _state(fleet: Fleet) -> list[str]:
     stopped = quote(paths.state(fleet) / "stopped")
     return [
         f"if [ -e {quote(paths.release(fleet))} ]; then cat {quote(paths.release(fleet))} >release; fi",
-        f'for f in {stopped}/*; do if [ -e "$f" ]; then printf "%s\\t%s\\n" "${{f##*/}}" "$(cat "$f")"; fi; done >stopped',
+        f'for f in {stopped}/*; do if [ -e "$f" ]; then '
+        'printf "%s\\t%s\\n" "${f##*/}" "$(cat "$f")"; fi; done >stopped',
     ]
 
 
@@ -112,7 +113,7 @@ def _assemble(background: list[str], foreground: list[str]) -> str:
 
 
 def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
-    """What `status` asks: units, containers, health, balancer, unit file hashes. With `npu`, who holds the accelerators."""
+    """What `status` asks: units, containers, health, balancer, file hashes. With `npu`, who holds the accelerators."""
     names = _units(fleet, machine)
     background = [_curl(fleet, _requests(fleet, machine)), _show(names)]
     if npu:
@@ -215,6 +216,11 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
     ]
     if machine.id == fleet.inventory.source:
         checks.append("cat /etc/ssh/ssh_host_*_key.pub >host-keys 2>/dev/null || true")
+        model = fleet.inventory.model.path
+        checks.append(
+            f"if [ -e {quote(model / 'config.json')} ]; then cat {quote(model / 'config.json')} >model-config; fi"
+        )
+        checks.append(f"if [ -e {quote(model / 'quant_model_description.json')} ]; then : >model-described; fi")
         tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
         keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
         checks.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")

@@ -114,8 +114,8 @@ class BalancerState:
 class Facts:
     """One machine. `failed` names the parts that could not be read, with the reason.
 
-    `jobs`: transient units of this fleet with their sub-state (running, exited, failed). `transfer_tags`: transfers that
-    may still log in here, such as `qwen38-67-model`.
+    `jobs`: transient units of this fleet with their sub-state (running, exited, failed). `transfer_tags`: transfers
+    that may still log in here, such as `qwen38-67-model`.
     """
 
     machine: int
@@ -145,6 +145,8 @@ class Facts:
     npu_owners: dict[int, str] = field(default_factory=dict)
     foreign_units: tuple[str, ...] = ()
     transfer_tags: tuple[str, ...] = ()
+    model_config: str | None = None
+    model_described: bool | None = None
     failed: dict[str, str] = field(default_factory=dict)
 
     def container_of(self, owner: str | None) -> Container | None:

@@ -83,6 +83,8 @@ def parse(machine: int, text: str) -> Facts:
         },
         foreign_units=tuple(part.get("foreign-units", "").split()),
         transfer_tags=tuple(part.get("transfers", "").split()),
+        model_config=part.get("model-config"),
+        model_described="model-described" in part if "model-config" in part else None,
         failed=failed,
     )
 

@@ -38,6 +38,7 @@ from fleetctl.remote.connection import Result
 from fleetctl.remote.fanout import Connections
 
 HEARTBEAT = 5.0
+LOADED_SECONDS = 15.0  # the workers re-read the peers within one
 SWAPPED_MEANWHILE = 76
 
 
@@ -223,20 +224,21 @@ class Executor:
                 raise CommandError(result.stderr.strip() or "the peers file could not be written")
         else:
             raise CommandError("the peers file keeps changing under this command: another fleetctl is at work")
-        return self._loaded(operation, edit, peers_file.version(text))
+        return self._loaded(operation, edit)
 
-    def _loaded(self, operation: Operation, edit: EditPeers, version: str) -> str:
-        """The workers re-read the file within a second; the version they say is the proof."""
-        deadline = time.monotonic() + 15
+    def _loaded(self, operation: Operation, edit: EditPeers) -> str:
+        """Until the workers say the version of the file as it is: ours, or a later one that has our change in it."""
+        deadline = time.monotonic() + LOADED_SECONDS
         while True:
             result = self._call(operation.machine, Script("state_ask", (edit.state_url,)), 15)
             state = parse_json(result.stdout)
-            if isinstance(state, dict) and state.get("version") == version:
+            said = state.get("version") if isinstance(state, dict) else None
+            written = self._call(operation.machine, Script("read_file", (edit.path,)), 20).stdout
+            if said is not None and said == peers_file.version(written):
                 return result.stdout
             if time.monotonic() > deadline:
-                seen = state.get("version") if isinstance(state, dict) else "nothing"
                 raise CommandError(
-                    f"the balancer did not load the new peers (wanted {version}, it says {seen})",
+                    f"the balancer did not load the new peers (it says {said or 'nothing'})",
                     state="the new peers file is in place",
                     next_command="fleetctl status",
                 )

@@ -1,4 +1,7 @@
-"""One command against the fleet: connect, observe, decide what is desired, plan, execute. Effects live here and below."""
+"""One command against the fleet: connect, observe, decide what is desired, plan, execute.
+
+Effects live here and below.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, FleetctlError, UnreachableError
 from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.fleet.lint import Finding
 from fleetctl.fleet.secrets import Secret, resolve
 from fleetctl.observe import observe
 from fleetctl.observe.facts import Facts
@@ -128,6 +132,15 @@ class Session:
                 state=f"{paths.peers(self.fleet)} is broken; the balancer keeps the last good one",
                 next_command="remove that file, then fleetctl rollout",
             ) from None
+
+    def lint_model(self) -> list[Finding]:
+        """The inventory against the config.json of the model on the source."""
+        from fleetctl.fleet import lint
+
+        source = self.facts.get(self.fleet.inventory.source)
+        if source is None or source.model_config is None:
+            return []
+        return lint.lint_config(self.fleet, source.model_config, source.model_described)
 
     def lint_engine(self, context: Context) -> list[str]:
         """The fleet's flags against what the image itself says it knows, asked once per image."""

@@ -21,7 +21,9 @@ def edited(lab: Lab, name: str, change) -> Path:  # type: ignore[no-untyped-def]
 
 
 def untouched(lab: Lab, machine: int) -> bool:
-    left = lab.on(machine, "ls /etc/fleetctl /var/lib/fleetctl /etc/systemd/system/qwen38* 2>/dev/null || true")
+    left = lab.on(
+        machine, "ls -d /etc/fleetctl/* /var/lib/fleetctl/*/[!h]* /etc/systemd/system/qwen38* 2>/dev/null || true"
+    )
     return left.strip() == ""
 
 

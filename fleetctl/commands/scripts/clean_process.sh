@@ -16,7 +16,8 @@ stop_all() {
 		esac
 		{
 			printf '%s ' "$path"
-			tr '\0' ' ' <"/proc/$pid/cmdline"
+			# A worker may be gone by now: its master was told first.
+			cat "/proc/$pid/cmdline" 2>/dev/null | tr '\0' ' '
 			echo
 		} >>"$folder/process-$port.txt"
 		kill -"$1" "$pid" 2>/dev/null || true

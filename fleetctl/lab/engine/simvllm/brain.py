@@ -42,9 +42,7 @@ OPERATORS: dict[str, Callable[[int, int], float]] = {
     **dict.fromkeys(("/", "÷"), lambda left, right: left / right if right else 0),
 }
 SUM = re.compile(r"(-?\d+)\s*([-+*×x/÷]|plus|minus|times|加|减|乘)\s*(-?\d+)", re.IGNORECASE)
-EXACTLY = re.compile(
-    r"(?:reply|answer|respond|say|repeat)\b[^:\n]*?(?:exactly|only|word)\b:?\s*(.+)", re.IGNORECASE
-)
+EXACTLY = re.compile(r"(?:reply|answer|respond|say|repeat)\b[^:\n]*?(?:exactly|only|word)\b:?\s*(.+)", re.IGNORECASE)
 CAPITAL = re.compile(r"capital (?:city )?of (\w+)|(\w+)的首都", re.IGNORECASE)
 PIECE = re.compile(r"\s*[^\s]{1,6}|\s+")
 CONTENT, REASONING, CALL, ARGUMENTS = "content", "reasoning", "call", "arguments"

@@ -29,9 +29,7 @@ NULLS_OF_ANSWER = dict.fromkeys(
 class ApiError(Exception):
     """An error answer in vLLM's form."""
 
-    def __init__(
-        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
@@ -232,9 +230,7 @@ class Completion:
                     opened = True
                     for one in range(len(self.request.sequences)):
                         choice = _choice(one, {"delta": {"role": "assistant", "content": ""}}, None)
-                        data += event(
-                            {**head, "choices": [choice], "prompt_token_ids": None, "prompt_text": None}
-                        )
+                        data += event({**head, "choices": [choice], "prompt_token_ids": None, "prompt_text": None})
                 self._count(tokens)
                 for choice in self._deltas(index, tokens, self._finish(finish)):
                     data += event({**head, "choices": [choice]})
@@ -251,9 +247,7 @@ class Completion:
             whats: list[dict[str, Any]] = [
                 {"delta": {kind: text}} for kind in (REASONING, CONTENT) if (text := _text(tokens, kind))
             ]
-            whats += [
-                {"delta": {"tool_calls": [_call_delta(*token)]}} for token in tokens if token[0] in _TOOL
-            ]
+            whats += [{"delta": {"tool_calls": [_call_delta(*token)]}} for token in tokens if token[0] in _TOOL]
         else:
             whats = [{"text": _text(tokens, CONTENT)}]
         if finish and not whats:

@@ -65,9 +65,7 @@ class Reply:
 
     def start(self, kind: str) -> None:
         self._connection.write(
-            self._head(
-                200, {"content-type": kind, "transfer-encoding": "chunked", "cache-control": "no-cache"}
-            )
+            self._head(200, {"content-type": kind, "transfer-encoding": "chunked", "cache-control": "no-cache"})
         )
 
     def chunk(self, data: bytes) -> None:
@@ -170,9 +168,7 @@ class Connection(asyncio.Protocol):
         try:
             first, *lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
             method, target, version = first.split(" ")
-            headers = {
-                name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
-            }
+            headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
             body, used = self._body(headers, end + 4)
         except ValueError:
             self._refuse(400)

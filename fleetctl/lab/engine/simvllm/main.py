@@ -35,9 +35,7 @@ def main(argv: list[str]) -> int:
     except startup.StartupError as error:
         log.traceback(error.process, *error.lines)
         if error.process != "APIServer":
-            log.traceback(
-                "APIServer", "RuntimeError: Engine core initialization failed. See root cause above."
-            )
+            log.traceback("APIServer", "RuntimeError: Engine core initialization failed. See root cause above.")
         return 1
     finally:
         workers.release()
@@ -102,9 +100,7 @@ def _load(chosen: Namespace, draft: int, faults: Faults, tools: bool) -> None:
     wait(duration * 0.2)
     log.info("kv_cache_utils.py:1307", "GPU KV cache size: 2,097,152 tokens", "EngineCore")
     if not chosen.enforce_eager:
-        log.info(
-            "gpu_model_runner.py:5010", f"Graph capturing finished in {duration * 0.2:.0f} secs", "EngineCore"
-        )
+        log.info("gpu_model_runner.py:5010", f"Graph capturing finished in {duration * 0.2:.0f} secs", "EngineCore")
     took = time.monotonic() - began
     log.info(
         "core.py:282",

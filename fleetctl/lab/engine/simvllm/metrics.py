@@ -65,9 +65,7 @@ class Metrics:
             if "m" in base:
                 labels["model_name"] = model
             edges = bounds.split(",") if bounds != "-" else []
-            family = Family(
-                name, kind.rstrip("-"), labels, edges, text, not kind.endswith("-") and kind != "gauge"
-            )
+            family = Family(name, kind.rstrip("-"), labels, edges, text, not kind.endswith("-") and kind != "gauge")
             family.edges = [float(edge) for edge in edges]
             self.families[name] = family
             for one in series.split(";") if series else []:

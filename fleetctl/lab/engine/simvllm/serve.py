@@ -33,9 +33,7 @@ class Ending:
 class Life:
     """One serving engine: everything that runs on the event loop."""
 
-    def __init__(
-        self, flags: Namespace, keys: list[str], draft: int, faults: Faults, workers: Workers
-    ) -> None:
+    def __init__(self, flags: Namespace, keys: list[str], draft: int, faults: Faults, workers: Workers) -> None:
         limits = Limits(
             flags.max_num_seqs or 256,
             flags.max_num_batched_tokens or 8192,

@@ -95,9 +95,7 @@ def speculation(flags: Namespace) -> int:
     elif method not in ("mtp", "ngram", "eagle", "eagle3"):
         raise StartupError(f"ValueError: Unsupported speculative method: '{method}'", process="APIServer")
     if not isinstance(tokens, int) or not 0 <= tokens <= MAX_DRAFT_TOKENS:
-        raise StartupError(
-            f"ValueError: num_speculative_tokens={tokens} is not supported", process="APIServer"
-        )
+        raise StartupError(f"ValueError: num_speculative_tokens={tokens} is not supported", process="APIServer")
     return tokens
 
 
@@ -111,9 +109,7 @@ def configuration(flags: Namespace) -> dict[str, Any]:
             f"ValueError: Invalid repository ID or local directory specified: '{flags.model}'.",
             process="APIServer",
         ) from None
-    longest = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
-        "max_position_embeddings"
-    )
+    longest = config.get("max_position_embeddings") or (config.get("text_config") or {}).get("max_position_embeddings")
     if flags.max_model_len is None:
         flags.max_model_len = longest or 32768
     elif longest and flags.max_model_len > longest:
@@ -176,9 +172,7 @@ def load(model: str, duration: float, wait: Callable[[float], None]) -> None:
 def _progress(done: int, total: int, elapsed: float) -> None:
     bar = f"{100 * done // total:3d}% Completed | {done}/{total}"
     clock = f"{int(elapsed) // 60:02d}:{int(elapsed) % 60:02d}"
-    sys.stderr.write(
-        f"Loading safetensors checkpoint shards: {bar} [{clock}<?, {done / (elapsed or 1):.2f}it/s]\n"
-    )
+    sys.stderr.write(f"Loading safetensors checkpoint shards: {bar} [{clock}<?, {done / (elapsed or 1):.2f}it/s]\n")
     sys.stderr.flush()
 
 
