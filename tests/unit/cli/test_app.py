@@ -1,0 +1,94 @@
+"""The command line: exit codes, where things are printed, what happens before any connection."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FLEET")}
+    return subprocess.run(
+        [sys.executable, "-m", "fleetctl", *words],
+        env={**clean, "FLEETCTL_INVENTORY": str(ROOT / "inventory.yaml"), **environment},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.startswith("fleetctl ")
+    assert "add-machine" in run("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("add-machine", "76"),
+        ("restart", "67/9"),
+        ("stop",),
+        ("rollout", "--mtp", "99"),
+        ("status", "-o", "xml"),
+        ("fly",),
+    ],
+)
+def test_bad_words_are_a_usage_error_before_any_connection(words: tuple[str, ...]) -> None:
+    done = run(*words, FLEET_API_KEY="sk-unit-0123456789")
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_is_a_json_document_too() -> None:
+    done = run("restart", "67/9", "-o", "json", FLEET_API_KEY="sk-unit-0123456789")
+    document = json.loads(done.stdout)
+    assert document["schema"] == 1
+    assert document["exit"] == 2
+
+
+def test_a_broken_inventory_is_named_with_line_and_caret(tmp_path: Path) -> None:
+    broken = tmp_path / "inventory.yaml"
+    broken.write_text((ROOT / "inventory.yaml").read_text().replace("source: 69", "sorce: 69"))
+    done = run("status", "-i", str(broken))
+    assert done.returncode == 2
+    assert "inventory.yaml:" in done.stderr
+    assert "^" in done.stderr
+    assert "source" in done.stderr
+
+
+def test_set_values_are_checked_before_any_connection() -> None:
+    for item in ("max-num-seqs=1", "engine.=1", "engine.x=[", "engine.api-key=sk-1234567890"):
+        assert run("rollout", "--set", item, "--yes", FLEET_API_KEY="sk-unit-0123456789").returncode == 2
+
+
+def test_status_imports_neither_jinja2_nor_rich() -> None:
+    code = "import sys; sys.argv=['fleetctl']; from fleetctl.cli import read; from fleetctl.plan import status; "
+    code += "print(sorted({'jinja2', 'rich', 'tenacity'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_playbooks_units_and_scripts_travel_in_the_wheel(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT], check=True, capture_output=True
+    )
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+    for name in (
+        "playbooks/rollout.yaml",
+        "units/instance.service.j2",
+        "units/lua/routing.lua",
+        "commands/scripts/gate.sh",
+    ):
+        assert f"fleetctl/{name}" in names
