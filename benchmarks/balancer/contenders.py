@@ -217,7 +217,5 @@ def available(folder: Path, backends: list[int]) -> list[Contender]:
         names.append("haproxy")
     names += [name for name in ("vllm-router", "sglang-router") if find(name)]
     made = [Contender(name, folder / name, backends) for name in names]
-    rendezvous = Contender(
-        "fleetctl,rendezvous", folder / "fleetctl-rendezvous", backends, {"affinity": "rendezvous"}
-    )
+    rendezvous = Contender("fleetctl,rendezvous", folder / "fleetctl-rendezvous", backends, {"affinity": "rendezvous"})
     return [*made, rendezvous]

@@ -1,6 +1,6 @@
 """The yardstick: four Fabric connections opened in parallel, one `true` on each.
 
-    python benchmarks/status/baseline.py INVENTORY
+python benchmarks/status/baseline.py INVENTORY
 """
 
 import sys

@@ -43,7 +43,10 @@ def write_peers(inventory: Path, folder: Path) -> None:
     for machine in document["machines"]:
         ssh = machine["ssh"]
         key = str((inventory.parent / ssh["key"]).resolve())
-        units = [document["instances"]["name"].replace("{index}", str(i)) for i in range(document["instances"]["per_machine"])]
+        units = [
+            document["instances"]["name"].replace("{index}", str(i))
+            for i in range(document["instances"]["per_machine"])
+        ]
         first = document["instances"]["port"]
         urls = [f"http://{machine['address']}:{first + i}/health" for i in range(len(units))]
         common = {"units": units, "urls": urls}
@@ -111,7 +114,9 @@ def report(seconds: dict[str, list[float]], memory: dict[str, int]) -> None:
     rows = {}
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:34} {median:9.3f} {min(values):7.3f} {max(values):7.3f} {median / base:7.2f} {memory[name] / 1024:6.0f}")
+        print(
+            f"{name:34} {median:9.3f} {min(values):7.3f} {max(values):7.3f} {median / base:7.2f} {memory[name] / 1024:6.0f}"
+        )
         rows[name] = {"median": median, "ratio": median / base, "mib": memory[name] / 1024, "n": len(values)}
     print(json.dumps({"schema": 1, "rows": rows}))
 

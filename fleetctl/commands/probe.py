@@ -42,7 +42,7 @@ def _curl(fleet: Fleet, requests: Iterable[Request]) -> str:
     blocks = []
     for request in requests:
         lines = [f'url = "{request.url}"', f'output = "{request.name}"', f"max-time = {request.seconds}"]
-        lines.append("connect-timeout = 2")
+        lines += ["connect-timeout = 2", "silent"]
         lines.append(f'write-out = "{request.name} %{{http_code}} %{{exitcode}}\\n"')
         if request.socket:
             lines.append('unix-socket = "/run/docker.sock"')

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_bed import ENGINE
+from .engine_bed import ENGINE
 
 from fleetctl.lab.engine.simvllm import flags
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engine_bed import KEY, MODEL, MTP, Bed, Engine, eventually
+from .engine_bed import KEY, MODEL, MTP, Bed, Engine, eventually
 
 from fleetctl.observe.npu_smi import NpuProcess, parse_info, parse_mapping
 

@@ -1,0 +1,78 @@
+"""What a probe printed on a lab machine that serves (data/probe-full-69.txt, as it was) becomes facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleetctl.observe import observe
+from fleetctl.observe.facts import Facts
+
+CAPTURE = (Path(__file__).parent / "data" / "probe-full-69.txt").read_text()
+
+
+@pytest.fixture
+def facts() -> Facts:
+    return observe.parse(69, CAPTURE)
+
+
+def test_units_containers_and_health(facts: Facts) -> None:
+    assert facts.units["qwen38-tp2-0"].active == "active"
+    assert facts.units["docker"].active == "active"
+    container = facts.container("qwen38-tp2-3")
+    assert container is not None
+    assert container.state == "running"
+    assert container.ports == (8003,)
+    assert container.label("tokens") == "4"
+    assert {index: health.http for index, health in facts.health.items()} == dict.fromkeys(range(4), 200)
+    assert facts.health[0].model == "Qwen3.8-27B-W8A8"
+
+
+def test_the_owner_of_a_port_is_its_unit_or_container(facts: Facts) -> None:
+    nginx = next(one for one in facts.listeners or () if one.process == "/usr/sbin/nginx")
+    assert nginx.owner == "unit openresty-qwen.service"
+    proxy = next(one for one in facts.listeners or () if one.port == 8000)
+    assert proxy.process == "/usr/sbin/docker-proxy"
+    assert observe.owner("0::/system.slice/docker-" + "a" * 64 + ".scope") == "container " + "a" * 12
+    assert observe.owner("9:name=systemd:/docker/" + "a" * 64 + "/docker/" + "b" * 64) == "container " + "b" * 12
+
+
+def test_npus_and_who_holds_them(facts: Facts) -> None:
+    assert facts.npu is not None
+    assert [npu.id for npu in facts.npu.npus] == list(range(8))
+    process = (facts.npu.npus[2].processes or ())[0]
+    holder = facts.container_of(facts.npu_owners[process.pid or 0])
+    assert holder is not None
+    assert holder.name == "qwen38-tp2-1"
+
+
+def test_model_image_disks_and_driver(facts: Facts) -> None:
+    assert facts.model is not None
+    assert facts.model.verified
+    assert facts.image is not None
+    assert len(facts.image.content) == 64
+    assert facts.disks["model"].free > 0
+    assert facts.driver
+    assert facts.host_keys
+    assert facts.model_described is True
+    assert facts.missing_paths == ()
+
+
+def test_the_balancer_speaks_for_itself(facts: Facts) -> None:
+    assert facts.balancer is not None
+    assert len(facts.balancer.version) == 32
+    assert facts.flavour
+
+
+@pytest.mark.parametrize("cut", range(0, len(CAPTURE), 997))
+def test_half_an_answer_never_raises(cut: int) -> None:
+    observe.parse(69, CAPTURE[:cut])
+
+
+def test_nothing_is_unknown_and_not_free() -> None:
+    facts = observe.parse(69, "")
+    assert facts.containers is None
+    assert facts.npu is None
+    assert facts.listeners is None
+    assert facts.health == {}
