@@ -49,7 +49,8 @@ def show_throughput(contenders: list[Contender], folder: Path, ports: list[int],
 def show_kill(contenders: list[Contender], backends: trouble.Backends) -> None:
     print("\ntwo of 16 killed with -9 under load, restarted 6 s later")
     print(
-        f"{'':22}{'held':>6}{'broken':>8}{'errors after':>14}{'of':>7}{'moved':>8}{'needlessly':>12}{'home after 15 s':>17}"
+        f"{'':22}{'held':>6}{'broken':>8}{'errors after':>14}{'of':>7}{'moved':>8}{'needlessly':>12}"
+        f"{'home after 15 s':>17}"
     )
     for contender in contenders:
         with started(contender) as running:

@@ -114,9 +114,8 @@ def report(seconds: dict[str, list[float]], memory: dict[str, int]) -> None:
     rows = {}
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(
-            f"{name:34} {median:9.3f} {min(values):7.3f} {max(values):7.3f} {median / base:7.2f} {memory[name] / 1024:6.0f}"
-        )
+        spread = f"{median:9.3f} {min(values):7.3f} {max(values):7.3f}"
+        print(f"{name:34} {spread} {median / base:7.2f} {memory[name] / 1024:6.0f}")
         rows[name] = {"median": median, "ratio": median / base, "mib": memory[name] / 1024, "n": len(values)}
     print(json.dumps({"schema": 1, "rows": rows}))
 

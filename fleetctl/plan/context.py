@@ -17,7 +17,10 @@ from fleetctl.plan.release import Release
 
 @dataclass(frozen=True)
 class Context:
-    """`machines`: those the command is about, in joining order. `peers`: the table as it will be at this point."""
+    """`machines`: those the command is about, in joining order. `peers`: the table as it will be at this point.
+
+    `current` is the release that the machines know, `release` the one that this command rolls out.
+    """
 
     fleet: Fleet
     facts: Mapping[int, Facts]
@@ -25,6 +28,7 @@ class Context:
     key_hash: str
     stamp: str
     release: Release | None = None
+    current: Release | None = None
     users: Mapping[int, str] = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
 
@@ -43,6 +47,17 @@ class Context:
     @property
     def listen_url(self) -> str:
         return f"http://127.0.0.1:{self.fleet.inventory.balancer.listen}"
+
+    @property
+    def settled(self) -> bool:
+        """The machines know a release that asks for the same and proved good: no earlier run was cut short."""
+        current = self.current
+        return (
+            current is not None
+            and current.outcome == "good"
+            and current.overrides == self.fleet.overrides
+            and all((self.facts[m].release or {}).get("number") == current.number for m in self.machines)
+        )
 
     def new_image(self, machine: int) -> bool:
         """Whether the machine lacks the image or has another content than the source."""

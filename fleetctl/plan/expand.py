@@ -20,14 +20,9 @@ def expand(playbook: Playbook, context: Context, command: str) -> Plan:
         stages.append(group)
     root = sequence(playbook.name, *stages)
     work = [op for op in root.operations() if op.step not in ("release", "record")]
-    if not work and not _new_release(context):
+    if not work and (context.settled or context.release is None):
         root = sequence(playbook.name)
     return Plan(command, context.fleet.name, root, notes=_notes(context))
-
-
-def _new_release(context: Context) -> bool:
-    """A release with nothing to do is still recorded when it asks for something else than the last one."""
-    return context.release is not None and context.release.outcome != "good"
 
 
 def _stage(stage: Stage, context: Context) -> tuple[Group, Context]:

@@ -46,9 +46,11 @@ def parse(document: Any) -> Release | None:
 
 
 def newest(documents: Iterable[Any]) -> Release | None:
-    """The release in force: the highest number that any machine knows."""
+    """The release in force: the highest number that any machine knows; good only if all that know it say so."""
     found = [release for document in documents if (release := parse(document)) is not None]
-    return max(found, key=lambda release: release.number, default=None)
+    top = max(found, key=lambda release: release.number, default=None)
+    halves = [release for release in found if top and release.number == top.number and release.outcome != "good"]
+    return halves[0] if halves else top
 
 
 def needed(fleet: Fleet, overrides: Overrides) -> Overrides:

@@ -9,7 +9,7 @@ import getpass
 import hashlib
 import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 
@@ -96,15 +96,13 @@ class Session:
         return release.newest(facts.release for facts in self.facts.values())
 
     def context(self, machines: Iterable[int], command: str, *, new_release: bool) -> Context:
-        """What steps need. With `new_release`, a changed desired state becomes the next release."""
+        """What steps need. `new_release`: the command rolls out; a changed desired state is the next release."""
         current = self.release
-        wanted = current
-        if new_release and (current is None or current.overrides != self.fleet.overrides or current.outcome != "good"):
+        wanted = None
+        if new_release:
             same = current is not None and current.overrides == self.fleet.overrides
-            number = current.number if current and same else (current.number if current else 0) + 1
+            number = (current.number if current else 0) + (0 if same else 1)
             wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running")
-            if current and same:
-                wanted = replace(wanted, when=current.when, who=current.who, command=current.command)
         order = [m for m in self.fleet.machines if m in set(machines)]
         return Context(
             fleet=self.fleet,
@@ -113,6 +111,7 @@ class Session:
             key_hash=hashlib.sha256(self.key.reveal().encode()).hexdigest(),
             stamp=now().replace(":", ""),
             release=wanted,
+            current=current,
             users={m: self.connections[m].target.user for m in self.facts},
             peers=self.peers(),
         )

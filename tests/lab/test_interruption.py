@@ -87,7 +87,7 @@ def test_killed_in_a_step_and_finished_by_the_same_command(slow_pair: Lab, step:
     lab = slow_pair
     process = lab.start(*RUNS[step].split(), "--yes")
     assert reaches(process, step), f"the command never came to {step}"
-    alive = lambda: sum(int(lab.on(m, ALIVE) or 0) for m in (69, 67))  # noqa: E731
+    alive = lambda: sum(int(lab.on(m, ALIVE) or 0) for m in (69, 67))
     lab.wait("the step's remote process is alive", lambda: alive() > 0, 10)
     kill(process)
 

@@ -16,7 +16,7 @@ local SLOW_SECONDS = 10           -- limit of a slow one, and of the token probe
 local MISSES = 2                  -- fast probes in a row: suspect
 local FALL = 3                    -- refusals or slow probes in a row: down
 local RISE = 2                    -- answers in a row: up again
-local FLOWING = 3                 -- seconds; bytes this fresh are proof that it works
+local FLOWING = 2                 -- seconds; bytes this fresh are proof that it works
 local STUCK = 30                  -- seconds without proof, with requests in flight
 local IDLE = 300                  -- seconds without proof, with none
 

@@ -1,7 +1,5 @@
 """The engine's command line, and what an image says about its flags."""
 
-# ruff: noqa: E501  (a row of a table is one line)
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """Every row of table 0 of the facts (what the first report gets wrong) is a rule here, or is met elsewhere."""
 
-# ruff: noqa: E501  (a row of a table is one line)
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """What a person is told about a wrong inventory: where, what, and what to write instead."""
 
-# ruff: noqa: E501  (a row of a table is one line)
-
 from __future__ import annotations
 
 import os

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from .engine_bed import KEY, MODEL, MTP, Bed, Engine, eventually
 
 DATA = Path(__file__).parent / "data"

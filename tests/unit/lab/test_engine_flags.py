@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from .engine_bed import ENGINE
 
 from fleetctl.lab.engine.simvllm import flags
+
+from .engine_bed import ENGINE
 
 
 def vllm(*argv: str) -> subprocess.CompletedProcess[str]:

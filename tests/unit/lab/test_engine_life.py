@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from .engine_bed import KEY, MODEL, MTP, Bed, Engine, eventually
 
 from fleetctl.observe.npu_smi import NpuProcess, parse_info, parse_mapping
+
+from .engine_bed import KEY, MODEL, MTP, Bed, Engine, eventually
 
 LONG = {"max_tokens": 100_000, "ignore_eos": True}
 

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from .engine_bed import KEY, MTP, READY, Bed
 
 from fleetctl.observe.npu_smi import parse_info
+
+from .engine_bed import KEY, MTP, READY, Bed
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from fleetctl.plan import actions, expand, playbook
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import sha256
 from fleetctl.plan.operation import Group, Plan
+from fleetctl.plan.release import Release
 from fleetctl.plan.steps import STEPS
 
 from ..conftest import KEY, bare, npus, serving
@@ -254,3 +256,16 @@ def test_the_plan_says_how_to_restore_what_it_cleans(fleet: Fleet) -> None:
     facts[67] = replace(facts[67], foreign_units=("minimax-h3.service",))
     found = plan("add-machine", context(fleet, facts, (67,)))
     assert any("systemctl enable --now NAME" in note for note in found.notes)
+
+
+def test_a_run_that_was_cut_after_joining_is_verified_and_recorded_by_the_next(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    half = Release(1, Overrides(), "2026-08-29T12:00:00Z", "me", "rollout", "running")
+    facts = {m: replace(f, release=json.loads(half.text())) for m, f in whole(fleet).items()}
+    ctx = context(fleet, facts, tuple(fleet.machines), peers=table, release=half, current=half)
+    found = plan("rollout", ctx)
+    assert {op.step for op in found.operations} == {"release", "verify", "record"}
+    good = replace(half, outcome="good")
+    facts = {m: replace(f, release=json.loads(good.text())) for m, f in whole(fleet).items()}
+    ctx = context(fleet, facts, tuple(fleet.machines), peers=table, release=half, current=good)
+    assert plan("rollout", ctx).operations == ()

@@ -31,3 +31,10 @@ def test_an_override_that_says_what_the_inventory_says_is_none(fleet: Fleet) -> 
 def test_overrides_in_words() -> None:
     assert release.words(FIVE.overrides) == "mtp 5, engine.max-num-seqs 16"
     assert release.words(Overrides()) == "the inventory as it stands"
+
+
+def test_a_release_is_good_only_if_every_machine_says_so() -> None:
+    good = json.loads(FIVE.text())
+    found = release.newest([good, {**good, "outcome": "running"}, good])
+    assert found is not None
+    assert found.outcome == "running"
