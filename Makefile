@@ -1,6 +1,6 @@
 # Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
 .POSIX:
-.PHONY: demo test setup check unit live lab down
+.PHONY: demo test setup check unit live lab down docs bench-status
 
 demo: setup
 	sh scripts/demo.sh
@@ -27,3 +27,10 @@ lab: setup
 
 down:
 	.venv/bin/fleetctl lab down -i inventory.yaml
+
+docs: setup
+	.venv/bin/python -m fleetctl.fleet.reference >docs/inventory.md
+
+# Of a lab that serves: after `make demo`.
+bench-status:
+	eval "$$(.venv/bin/fleetctl lab env -i inventory.yaml)"; .venv/bin/python benchmarks/status/bench.py

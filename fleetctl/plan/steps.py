@@ -117,7 +117,7 @@ def model(context: Context, machine: int) -> Group:
             machine,
             "model",
             f"copy {path.name} from {context.source}{size}",
-            f"{_sudo(context)}/usr/bin/rrsync -ro {words([path.parent])}",
+            _rrsync(context),
             lambda where: Script("job_model", (where, path.name, path, manifest, _folder(context, "model"))),
         ),
     )
@@ -160,6 +160,14 @@ def _manifest(context: Context) -> Operation:
 
 def _sudo(context: Context) -> str:
     return "" if context.users.get(context.source, "root") == "root" else "sudo -n "
+
+
+def _rrsync(context: Context) -> str:
+    """Read-only rsync of the model's parent folder. sudo clears the variable that says what was asked for."""
+    command = words(["/usr/bin/rrsync", "-ro", context.fleet.inventory.model.path.parent])
+    if not _sudo(context):
+        return command
+    return f'sudo -n /usr/bin/env "SSH_ORIGINAL_COMMAND=$SSH_ORIGINAL_COMMAND" {command}'
 
 
 def _folder(context: Context, what: str) -> str:

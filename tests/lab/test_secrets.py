@@ -11,7 +11,7 @@ import pytest
 from .conftest import ROOT, Lab
 
 ALLOWED = ("/etc/fleetctl/{fleet}/api-key",)
-SAMPLE = "while [ -e /run/sample ]; do cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' >>/tmp/cmdlines; done"
+SAMPLE = "while [ -e /run/sample ]; do cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' >>/tmp/cmdlines; sleep 0.05; done"
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ if [ -e "$file" ]; then cat "$file"; fi | awk -v tag="fleetctl-transfer:$tag" -v
 	}
 	{ print }' >"$temporary"
 read -r type key _
+command=$(printf '%s' "$command" | sed 's/"/\\"/g')
 printf 'restrict,from="%s",expiry-time="%s",command="%s" %s %s fleetctl-transfer:%s\n' \
 	"$from" "$until" "$command" "$type" "$key" "$tag" >>"$temporary"
 chown "$user:$group" "$home/.ssh" "$temporary"
