@@ -275,16 +275,22 @@ def trust(
     raise typer.Exit(command.trust(_options(inventory, yes=yes), machine, fingerprint))
 
 
-def _add_lab() -> None:
-    from fleetctl.cli.lab import lab
+def _add_groups(arguments: Sequence[str]) -> None:
+    """Groups of commands, imported only when they or the help are asked for."""
+    helping = not arguments or arguments[0].startswith("-")
+    if helping or "lab" in arguments:
+        from fleetctl.cli.lab import lab
 
-    app.add_typer(lab, name="lab", help="Real machines in containers on this box.")
+        app.add_typer(lab, name="lab", help="Real machines in containers on this box.")
+    if helping or "balancer" in arguments:
+        from fleetctl.cli.balancer import balancer
+
+        app.add_typer(balancer, name="balancer", help="The balancer: show, diff, apply, reload.")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Every error ends here."""
-    if "lab" in arguments or not arguments or arguments[0].startswith("-"):
-        _add_lab()
+    _add_groups(arguments)
     return _guarded(lambda: app(list(arguments), standalone_mode=False), as_json=_wants_json(arguments))
 
 

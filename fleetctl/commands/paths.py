@@ -31,6 +31,10 @@ def peers(fleet: Fleet) -> PurePosixPath:
     return balancer(fleet) / "peers"
 
 
+def logrotate(fleet: Fleet) -> PurePosixPath:
+    return PurePosixPath("/etc/logrotate.d") / f"fleetctl-{fleet.name}"
+
+
 def unit(name: str) -> PurePosixPath:
     return SYSTEMD / f"{name}.service"
 

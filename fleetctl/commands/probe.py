@@ -144,6 +144,8 @@ def full(fleet: Fleet, machine: Machine, *, engine_help: str | None = None) -> s
     files = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
     files.append(str(paths.api_key(fleet)))
     foreground = [*_state(fleet), *_peers(fleet, machine), *_machine(fleet, machine)]
+    if is_balancer:
+        files.append(str(paths.logrotate(fleet)))
     hashes = _hashes(files)
     if is_balancer:
         from fleetctl.balancer import config

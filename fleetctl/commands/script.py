@@ -58,3 +58,14 @@ class Script:
 
     def __str__(self) -> str:
         return f"{self.name} {words(self.args)}".rstrip()
+
+
+@dataclass(frozen=True)
+class Inline(Script):
+    """A script whose text comes from elsewhere, such as the balancer's shadow start; `name` says what it is."""
+
+    source: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.source

@@ -141,9 +141,9 @@ def rotation(context: Context, instances: Sequence[Instance], *, drain: bool) ->
 
 
 def balancer(context: Context, verb: str, command: str) -> Plan:
-    """`restart|start|stop balancer`: its unit; requests in flight end first (nginx quits gracefully)."""
+    """`restart|start|stop|reload balancer`: its unit; requests in flight end first (nginx quits gracefully)."""
     unit = f"{context.fleet.inventory.balancer.unit}.service"
-    script = {"restart": "unit_restart", "start": "unit_start", "stop": "unit_disable"}[verb]
+    script = {"restart": "unit_restart", "start": "unit_start", "stop": "unit_disable", "reload": "unit_reload"}[verb]
     run = Run(Script(script, (unit,), context.fleet.name), timeout=120)
     operation = Operation(verb, context.balancer, "balancer", f"{verb} {unit}", run)
     return Plan(command, context.fleet.name, sequence(command, operation))

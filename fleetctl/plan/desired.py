@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePosixPath
 
 from fleetctl.balancer import config
 from fleetctl.commands import paths, units
@@ -89,11 +90,16 @@ def _state(
 
 @dataclass(frozen=True)
 class DesiredBalancer:
-    """`files` by path relative to the balancer's folder; `hash` is what the running balancer has to say of itself."""
+    """`files` by path relative to `folder`, `beside` by absolute path (unit, log rotation).
 
+    `hash` is what the running balancer has to say of itself.
+    """
+
+    flavour: config.Flavour
+    folder: PurePosixPath
     files: dict[str, str]
     hash: str
-    unit_text: str
+    beside: dict[str, str]
 
 
 def balancer(fleet: Fleet, facts: Facts) -> DesiredBalancer | None:
@@ -102,5 +108,9 @@ def balancer(fleet: Fleet, facts: Facts) -> DesiredBalancer | None:
     if flavour is None:
         return None
     files = config.render(fleet, flavour)
-    text = units.balancer(fleet, flavour.binary, config.open_files(fleet))
-    return DesiredBalancer(files, config.config_hash(files), text)
+    unit = units.balancer(fleet, flavour.binary, config.open_files(fleet))
+    beside = {
+        str(paths.unit(fleet.inventory.balancer.unit)): unit,
+        str(paths.logrotate(fleet)): config.logrotate(fleet),
+    }
+    return DesiredBalancer(flavour, paths.balancer(fleet), files, config.config_hash(files), beside)

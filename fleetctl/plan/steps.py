@@ -13,7 +13,7 @@ from dataclasses import replace
 from fleetctl.balancer import routing
 from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.commands import paths
-from fleetctl.commands.script import Script, words
+from fleetctl.commands.script import Inline, Script, words
 from fleetctl.fleet.fleet import Instance
 from fleetctl.plan import checks, desired, gate
 from fleetctl.plan.context import Context, set_state
@@ -423,47 +423,67 @@ def undrain(context: Context, step: str, which: Instance) -> Operation:
 
 def balancer(context: Context, machine: int) -> Group:
     """The balancer runs the desired configuration; compared with what it has loaded, not with what its files say."""
-    if machine != context.machines[0]:
-        return sequence("balancer")
+    return apply_balancer(context) if machine == context.machines[0] else sequence("balancer")
+
+
+def apply_balancer(context: Context) -> Group:
+    """Tried beside the running one first, then swapped in; when it is not loaded, the old one is back."""
     fleet, where = context.fleet, context.balancer
     facts = context.facts[where]
     wanted = desired.balancer(fleet, facts)
     if wanted is None:
         return sequence("balancer")
-    folder, unit = paths.balancer(fleet), f"{fleet.inventory.balancer.unit}.service"
-    seen = facts.units.get(fleet.inventory.balancer.unit)
-    active = _is_unit_active(context, where, fleet.inventory.balancer.unit)
-    stale = {n: t for n, t in wanted.files.items() if facts.files.get(str(folder / n)) != desired.sha256(t)}
-    files = Run(Script("write_tree", (folder,), fleet.name), archive(stale))
-    names = next(iter(stale)) if len(stale) == 1 else f"{len(stale)} files"
-    unit_changed = facts.files.get(str(paths.unit(fleet.inventory.balancer.unit))) != desired.sha256(wanted.unit_text)
+    unit = fleet.inventory.balancer.unit
+    changed = [name for name, text in wanted.beside.items() if facts.files.get(name) != desired.sha256(text)]
+    stale = {n: t for n, t in wanted.files.items() if facts.files.get(f"{wanted.folder}/{n}") != desired.sha256(t)}
+    seen, active = facts.units.get(unit), _is_unit_active(context, where, unit)
     loaded = facts.balancer is not None and facts.balancer.config == wanted.hash
-    if not stale and not unit_changed and loaded and active and seen is not None and seen.enabled == "enabled":
+    if not stale and not changed and loaded and active and seen is not None and seen.enabled == "enabled":
         return sequence("balancer")
-    text = _write(context, "balancer", where, paths.unit(fleet.inventory.balancer.unit), wanted.unit_text)
-    reload = _op("balancer", where, "daemon-reload", Run(Script("daemon_reload", (), fleet.name)))
-    verb = "unit_start" if not active else "unit_restart" if unit_changed else "unit_reload"
+    unit_changed = str(paths.unit(unit)) in changed
+    verb = "start" if not active else "restart" if unit_changed else "reload"
     return sequence(
         "balancer",
         None if where in context.machines else _clean(context, where),
         None if where in context.machines else key(context, where),
-        _op("balancer", where, f"write {names} of {folder}", files) if stale else None,
-        text if unit_changed else None,
-        reload if unit_changed else None,
-        _op(
-            "balancer",
-            where,
-            f"{verb.removeprefix('unit_')} {unit}",
-            Run(Script(verb, (unit,), fleet.name), timeout=HELD),
-            "balancer",
-        ),
-        _op(
-            "balancer",
-            where,
-            f"wait until configuration {wanted.hash[:12]} is loaded",
-            Wait(Script("state_ask", (context.state_url,)), gate.config_loaded(wanted.hash), 30, 15),
-            "balancer",
-        ),
+        *_shadow(context, wanted) if stale else (),
+        *(_write(context, "balancer", where, name, wanted.beside[name]) for name in changed),
+        *_swap(context, wanted, stale, verb),
+    )
+
+
+def _shadow(context: Context, wanted: desired.DesiredBalancer) -> tuple[Operation, ...]:
+    """`nginx -t` runs no Lua and opens no port: the new configuration has to answer, on loopback, before it is used."""
+    from fleetctl.balancer import peers, shadow
+
+    fleet, where = context.fleet, context.balancer
+    tried = shadow.shadow(fleet, wanted.flavour, peers.render(context.peers))
+    write = Run(Script("write_tree", (tried.folder,), fleet.name), archive(tried.files))
+    run = Run(Inline("shadow", (tried.folder,), source=tried.script), timeout=shadow.SECONDS)
+    return (
+        Operation("balancer", where, "balancer", f"write the new configuration to {tried.folder}", write),
+        Operation("balancer", where, "balancer", "start it beside the running one on loopback and check it", run),
+    )
+
+
+def _swap(
+    context: Context, wanted: desired.DesiredBalancer, stale: dict[str, str], verb: str
+) -> tuple[Operation, Operation]:
+    fleet, where = context.fleet, context.balancer
+    folder, unit = wanted.folder, f"{fleet.inventory.balancer.unit}.service"
+    names = next(iter(stale)) if len(stale) == 1 else f"{len(stale)} files"
+    apply = Run(Script("balancer_apply", (folder, unit, verb), fleet.name), archive(stale), HELD)
+    wait = Wait(
+        Script("state_ask", (context.state_url,)),
+        gate.config_loaded(wanted.hash),
+        30,
+        15,
+        on_failure=Script("balancer_restore", (folder, unit), fleet.name),
+    )
+    what = f"write {names} of {folder}, {verb} {unit}" if stale else f"{verb} {unit}"
+    return (
+        Operation("balancer", where, "balancer", what, apply),
+        Operation("balancer", where, "balancer", f"wait until configuration {wanted.hash[:12]} is loaded", wait),
     )
 
 
@@ -502,16 +522,9 @@ def join(context: Context, machine: int) -> Group:
             peers = set_state(fleet, (instance,), wanted[instance.id].state)(peers)
         return peers
 
-    moved = share_moved(len(context.peers), len(table))
+    moved = routing.moved(context.peers, table, fleet.inventory.balancer.affinity) if context.peers else 0.0
     summary = f"join: {len(context.peers)} -> {len(table)} backends, {moved:.0%} of sessions move"
     return sequence("join", Operation("join", context.balancer, str(machine), summary, context.edit(edit)))
-
-
-def share_moved(before: int, after: int) -> float:
-    """Share of sessions that md5-mod sends elsewhere: 1 - min/lcm (facts/balancer.md 2.2)."""
-    import math
-
-    return 0.0 if not before or before == after else 1 - min(before, after) / math.lcm(before, after)
 
 
 def verify(context: Context, machine: int) -> Group:

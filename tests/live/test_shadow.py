@@ -47,7 +47,15 @@ def test_a_good_configuration_passes_and_leaves_nothing_behind(folder: Path) -> 
         ({"nginx.conf": ("proxy_buffering", "proxy_bufering")}, "nginx -t"),
         ({"lua/start.lua": ("local start = {}", "local start = = {}")}, "start"),
         ({"lua/state.lua": ('"config"', '"confih"')}, "configuration"),
-        ({"nginx.conf": ("location / {\n            return 404;", "location / {\n            return 200;")}, "path"),
+        (
+            {
+                "nginx.conf": (
+                    "return 404;\n        }\n\n        location @",
+                    "return 200;\n        }\n\n        location @",
+                )
+            },
+            "path",
+        ),
         ({"nginx.conf": ('"sid":"$route_sid"', '"sid":"$http_authorization"')}, "secret"),
         ({"peers": ("end 0", "end 1")}, "peers file"),
     ],

@@ -51,6 +51,7 @@ def whole(fleet: Fleet) -> dict[int, Facts]:
     folder = paths.balancer(fleet)
     hashes = {str(folder / name): sha256(text) for name, text in files.items()}
     hashes[str(paths.unit(fleet.inventory.balancer.unit))] = sha256(unit)
+    hashes[str(paths.logrotate(fleet))] = sha256(config.logrotate(fleet))
     live = tuple(PeerState(p.id, p.address, "up", 0) for p in table)
     state = BalancerState(peers.version(peers.render(table)), config.config_hash(files), live)
     active = Unit("active", "running", "enabled", "success", 0, "")
@@ -269,3 +270,16 @@ def test_a_run_that_was_cut_after_joining_is_verified_and_recorded_by_the_next(f
     facts = {m: replace(f, release=json.loads(good.text())) for m, f in whole(fleet).items()}
     ctx = context(fleet, facts, tuple(fleet.machines), peers=table, release=half, current=good)
     assert plan("rollout", ctx).operations == ()
+
+
+def test_a_new_balancer_configuration_is_tried_beside_the_running_one_first(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    files = {**facts[69].files, str(paths.balancer(fleet) / "nginx.conf"): "0" * 64}
+    facts[69] = replace(facts[69], files=files)
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    summaries = [op.summary for op in found.operations if op.step == "balancer"]
+    assert "on loopback and check it" in summaries[1]
+    assert summaries[2].startswith("write nginx.conf of ")
+    assert summaries[2].endswith("reload openresty-qwen.service")
+    assert summaries[-1].startswith("wait until configuration")

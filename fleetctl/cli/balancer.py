@@ -1,0 +1,130 @@
+"""`fleetctl balancer show|diff|apply|reload`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from fleetctl.cli.change import Options, carry_out, with_session
+from fleetctl.cli.output import dump, table
+from fleetctl.commands import paths
+from fleetctl.commands.script import words
+from fleetctl.errors import CommandError
+from fleetctl.plan import actions, desired, steps
+from fleetctl.plan.operation import Plan, sequence
+from fleetctl.plan.session import Session
+
+balancer = typer.Typer(no_args_is_help=True)
+
+Inventory = Annotated[Optional[Path], typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)]  # noqa: UP045
+Output = Annotated[str, typer.Option("-o", "--output", help="table or json.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+
+
+def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: bool) -> int:
+    def look(session: Session) -> int:
+        machine = session.fleet.inventory.balancer.machine
+        if full:
+            session.full([machine])
+        else:
+            session.status([machine])
+        session.require([machine])
+        return act(session)
+
+    return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look)
+
+
+@balancer.command()
+def show(inventory: Inventory = None, output: Output = "table") -> None:
+    """What the running balancer says of itself: configuration, peers, requests in flight."""
+    options = Options(inventory=inventory, json=output == "json")
+
+    def act(session: Session) -> int:
+        machine = session.fleet.inventory.balancer.machine
+        live = session.facts[machine].balancer
+        if live is None:
+            raise CommandError("it does not answer", machine=machine, next_command="fleetctl logs balancer --error")
+        peers = [(p.id, p.address, p.state, "-" if p.inflight is None else str(p.inflight)) for p in live.peers]
+        if options.json:
+            listed = [dict(zip(("id", "address", "state", "inflight"), peer, strict=True)) for peer in peers]
+            print(dump({"schema": 1, "config": live.config, "version": live.version, "peers": listed}))
+        else:
+            print(f"configuration {live.config[:12]}, peers {live.version[:12]}, on machine {machine}")
+            print(table(("PEER", "ADDRESS", "STATE", "IN FLIGHT"), peers, state_column=2))
+        return 0
+
+    raise typer.Exit(_at_the_balancer(options, act, full=False))
+
+
+@balancer.command()
+def diff(inventory: Inventory = None) -> None:
+    """What `apply` would change in the balancer's files. Exit 1 when they differ."""
+    options = Options(inventory=inventory)
+
+    def act(session: Session) -> int:
+        from fleetctl.balancer import lint
+
+        wanted = _desired(session)
+        text = lint.diff(_files(session, wanted), wanted.files)
+        print(text, end="" if text.endswith("\n") else "\n") if text else print("the files are as they should be")
+        return 1 if text else 0
+
+    raise typer.Exit(_at_the_balancer(options, act, full=True))
+
+
+@balancer.command()
+def apply(inventory: Inventory = None, output: Output = "table", yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Check the configuration, try it beside the running one, swap it in, ask what is loaded."""
+    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run)
+
+    def act(session: Session) -> int:
+        from fleetctl.balancer import lint
+
+        _ = session.key
+        checked = lint.check(_desired(session).files)
+        if checked.problems:
+            raise CommandError("\n".join(checked.problems), step="check", state="nothing was changed")
+        if checked.missing:
+            options.voice.line(f"not checked here, for want of {', '.join(checked.missing)}: structure and weaknesses")
+        context = session.context([session.fleet.inventory.balancer.machine], "balancer apply", new_release=False)
+        root = sequence("balancer apply", steps.apply_balancer(context))
+        return carry_out(options, session, Plan("balancer apply", session.fleet.name, root))
+
+    raise typer.Exit(_at_the_balancer(options, act, full=True))
+
+
+@balancer.command()
+def reload(inventory: Inventory = None, output: Output = "table", yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Have the running balancer read its files again. Peers need none: they are read within a second."""
+    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run)
+
+    def act(session: Session) -> int:
+        _ = session.key
+        context = session.context([session.fleet.inventory.balancer.machine], "balancer reload", new_release=False)
+        return carry_out(options, session, actions.balancer(context, "reload", "balancer reload"))
+
+    raise typer.Exit(_at_the_balancer(options, act, full=True))
+
+
+def _desired(session: Session) -> desired.DesiredBalancer:
+    machine = session.fleet.inventory.balancer.machine
+    wanted = desired.balancer(session.fleet, session.facts[machine])
+    if wanted is None:
+        raise CommandError("no nginx with the Lua module there", machine=machine, next_command="fleetctl check")
+    return wanted
+
+
+def _files(session: Session, wanted: desired.DesiredBalancer) -> dict[str, str]:
+    """The balancer's files as they are on the machine."""
+    machine = session.fleet.inventory.balancer.machine
+    folder = paths.balancer(session.fleet)
+    found = {}
+    for name in wanted.files:
+        answer = session.connections[machine].run(words(["cat", folder / name]), timeout=20)
+        if answer.rc == 0:
+            found[name] = answer.stdout
+    return found
