@@ -1,6 +1,6 @@
 # Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
 .POSIX:
-.PHONY: demo test setup check unit live lab down docs bench-status
+.PHONY: demo test setup check unit live lab down docs bench-status bench-balancer
 
 demo: setup
 	sh scripts/demo.sh
@@ -34,3 +34,6 @@ docs: setup
 # Of a lab that serves: after `make demo`.
 bench-status:
 	eval "$$(.venv/bin/fleetctl lab env -i inventory.yaml)"; .venv/bin/python benchmarks/status/bench.py
+
+bench-balancer:
+	PYTHONPATH=. .venv/bin/python benchmarks/balancer/run.py

@@ -52,7 +52,7 @@ class Script:
     @property
     def text(self) -> str:
         """What `sh -c` gets."""
-        head = f"set -eu\nset -- {words(self.args)}\n"
+        head = f"set -eu\numask 022\nset -- {words(self.args)}\n"
         lock = f"fleet={quote(self.fleet)}\n{body('lock')}" if self.fleet is not None else ""
         return head + lock + body(self.name)
 

@@ -118,6 +118,8 @@ def drained(instance: Instance) -> Callable[[str], Judgement]:
         if peers is None:
             return _pending("the balancer gives no answer")
         inflight = next((peer.get("inflight") for peer in peers if peer.get("id") == instance.id), 0)
+        if inflight is None:
+            return _pending("the balancer does not say how many requests are in flight")
         if inflight:
             return _pending(f"{inflight} requests in flight")
         return Judgement(Verdict.PASS, "nothing in flight")
