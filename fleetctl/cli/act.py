@@ -38,7 +38,7 @@ def act(
         chosen = resolved(session.fleet)
         own = {instance.machine for instance in chosen.instances}
         needed = around(session.fleet, own)
-        session.full(needed)
+        session.observe(needed)
         session.require({*own, session.fleet.inventory.balancer.machine})
         session.require(needed)
         command = " ".join([verb, *(["--all"] if everything else words)])

@@ -29,7 +29,7 @@ def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: b
     def look(session: Session) -> int:
         machine = session.fleet.inventory.balancer.machine
         if full:
-            session.full([machine])
+            session.observe([machine])
         else:
             session.status([machine])
         session.require([machine])

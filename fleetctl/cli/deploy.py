@@ -10,6 +10,7 @@ from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import lint, overrides, targets
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.plan import expand, playbook, release
+from fleetctl.plan.context import Context
 from fleetctl.plan.session import Session
 from fleetctl.plan.steps import STEPS
 
@@ -62,21 +63,31 @@ def _deploy(
     steps = playbook.load(book, set(STEPS), session.fleet.path.parent)
     _ = session.key  # a missing secret is said before any connection is used
     everybody = around(session.fleet, machines)
-    session.full(everybody, wanted)
+    session.observe(everybody, wanted)
     session.require(everybody)
     context = session.context(machines, command, new_release=True)
+    plan = expand.expand(steps, context, command)
+    if plan.operations:
+        session.inspect(everybody)
+        session.require(everybody)
+        context = session.context(machines, command, new_release=True)
+        if problems := _problems(session, context):
+            _refuse(options, problems, command)
+        plan = expand.expand(steps, context, command)
+    if session.release is not None and context.release is not None and session.release.number != context.release.number:
+        old, new = session.release.overrides, context.release.overrides
+        options.voice.line(f"release {context.release.number}: {release.words(new)} (before: {release.words(old)})")
+    return carry_out(options, session, plan)
+
+
+def _problems(session: Session, context: Context) -> dict[int, list[str]]:
+    """What is wrong with the machines, the inventory and the flags, by machine; the fleet's own under its source."""
     problems = expand.problems(context)
     found = [str(f) for f in [*lint.lint(session.fleet), *session.lint_model()] if f.severity is lint.Severity.ERROR]
     found += session.lint_engine(context)
     if found:
         problems.setdefault(context.source, []).extend(found)
-    if problems:
-        _refuse(options, problems, command)
-    plan = expand.expand(steps, context, command)
-    if session.release is not None and context.release is not None and session.release.number != context.release.number:
-        old, new = session.release.overrides, context.release.overrides
-        options.voice.line(f"release {context.release.number}: {release.words(new)} (before: {release.words(old)})")
-    return carry_out(options, session, plan)
+    return problems
 
 
 def _refuse(options: Options, problems: dict[int, list[str]], command: str) -> None:

@@ -40,7 +40,8 @@ def check(options: Options, chosen: Sequence[str]) -> int:
         return around(fleet, targets.machines(fleet, chosen) if chosen else fleet.machines)
 
     def look(session: Session) -> int:
-        session.full(ids(session.fleet))
+        session.observe(ids(session.fleet))
+        session.inspect(session.facts)
         findings = [*lint.lint(session.fleet), *session.lint_model()]
         rows = [("inventory", str(f.severity.value), f"{f.rule}: {f.message}") for f in findings]
         rows += [(str(machine), "error", error.cause) for machine, error in session.errors.items()]

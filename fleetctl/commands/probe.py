@@ -122,39 +122,46 @@ def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
     return _assemble(background, [_hashes(units), TOPOLOGY, *_state(fleet), *_peers(fleet, machine)])
 
 
-def full(fleet: Fleet, machine: Machine, *, engine_help: str | None = None) -> str:
-    """What a plan needs: all of `status` and everything that the checks before a change look at."""
-    inventory = fleet.inventory
-    is_balancer = machine.id == inventory.balancer.machine
+def state(fleet: Fleet, machine: Machine) -> str:
+    """What says whether a machine is as desired: all of `status`, image, model, files, jobs, what is to be cleaned."""
+    background, hashes, foreground = _parts(fleet, machine)
+    return _assemble(background, [hashes, TOPOLOGY, *foreground])
+
+
+def full(fleet: Fleet, machine: Machine) -> str:
+    """`state` and everything that the checks before a change look at: devices, ports, disks, tools, ways."""
+    more = [Request("docker-info", "http://d/info", socket=True)]
+    background, hashes, foreground = _parts(fleet, machine, more)
+    background += [f"{NPU}; {NPU_OWNERS}", _listeners(), _reach(fleet, machine)]
+    return _assemble(background, [hashes, *foreground, *_machine(fleet, machine)])
+
+
+def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tuple[list[str], str, list[str]]:
+    """Of `state`: what runs side by side, the file hashes, and what follows one after the other."""
     names = _units(fleet, machine)
-    requests = [
-        *_requests(fleet, machine),
-        Request("docker-info", "http://d/info", socket=True),
-        Request("docker-image", f"http://d/images/{fleet.image}/json", socket=True),
-    ]
+    requests = [*_requests(fleet, machine), *more]
+    requests.append(Request("docker-image", f"http://d/images/{fleet.image}/json", socket=True))
     background = [
         _curl(fleet, requests),
         f"{_show(names)}; {_foreign_units(machine)}",
-        f"{NPU}; {NPU_OWNERS}",
-        _listeners(),
         _model(fleet),
-        _reach(fleet, machine),
         f"systemctl list-units --all --plain --no-legend {quote(paths.job(fleet, '*'))} >jobs",
     ]
     files = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
     files.append(str(paths.api_key(fleet)))
-    foreground = [*_state(fleet), *_peers(fleet, machine), *_machine(fleet, machine)]
-    if is_balancer:
-        files.append(str(paths.logrotate(fleet)))
-    hashes = _hashes(files)
-    if is_balancer:
-        from fleetctl.balancer import config
+    foreground = [*_state(fleet), *_peers(fleet, machine)]
+    if machine.id == fleet.inventory.source:
+        tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
+        keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
+        foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")
+    if machine.id != fleet.inventory.balancer.machine:
+        return background, _hashes(files), foreground
+    from fleetctl.balancer import config
 
-        hashes = f"{hashes}; find {quote(paths.balancer(fleet))} -type f -exec sha256sum {{}} + >>files 2>/dev/null"
-        background.append(f"{{ {config.detect_script().rstrip().rstrip(';')}\n}} >flavour 2>/dev/null")
-    if engine_help is not None:
-        foreground.append(f"if [ -e {quote(engine_help)} ]; then cat {quote(engine_help)} >help; fi")
-    return _assemble(background, [hashes, *foreground])
+    files.append(str(paths.logrotate(fleet)))
+    installed = f"find {quote(paths.balancer(fleet))} -type f -exec sha256sum {{}} + >>files 2>/dev/null"
+    background.append(f"{{ {config.detect_script().rstrip().rstrip(';')}\n}} >flavour 2>/dev/null")
+    return background, f"{_hashes(files)}; {installed}", foreground
 
 
 def _foreign_units(machine: Machine) -> str:
@@ -223,9 +230,6 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
             f"if [ -e {quote(model / 'config.json')} ]; then cat {quote(model / 'config.json')} >model-config; fi"
         )
         checks.append(f"if [ -e {quote(model / 'quant_model_description.json')} ]; then : >model-described; fi")
-        tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
-        keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
-        checks.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")
     return checks
 
 

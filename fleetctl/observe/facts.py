@@ -140,7 +140,6 @@ class Facts:
     balancer: BalancerState | None = None
     flavour: str | None = None
     host_keys: tuple[str, ...] = ()
-    engine_help: str | None = None
     unreachable_peers: tuple[str, ...] = ()
     npu_owners: dict[int, str] = field(default_factory=dict)
     foreign_units: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ def parse(machine: int, text: str) -> Facts:
         npu=npu,
         listeners=listeners(part["listeners"], part.get("owners", "")) if "listeners" in part else None,
         disks={k.removeprefix("disk-"): d for k in part if k.startswith("disk-") and (d := disk(part[k]))},
-        model=model(part.get("model")) if "listeners" in part else None,
+        model=model(part.get("model")) if "jobs" in part else None,
         topology=Topology(tuple(line for line in part.get("topology", "").splitlines() if line)),
         missing_paths=tuple(part.get("missing", "").split()),
         missing_tools=tuple(part.get("tools", "").split()),
@@ -74,7 +74,6 @@ def parse(machine: int, text: str) -> Facts:
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
         flavour=part.get("flavour", "").strip() or None,
         host_keys=tuple(line for line in part.get("host-keys", "").splitlines() if line.strip()),
-        engine_help=part.get("help"),
         unreachable_peers=tuple(line for line in part.get("reach", "").splitlines() if line),
         npu_owners={
             int(w[0]): o

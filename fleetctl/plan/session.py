@@ -73,18 +73,22 @@ class Session:
         self.look(machines, lambda m: probe.status(self.fleet, self.fleet.machines[m], npu=npu))
         self._apply_release()
 
-    def full(self, machines: Iterable[int], overrides: Overrides | None = None) -> None:
-        """Facts for a plan, once no step of an earlier run is alive on the machines.
+    def observe(self, machines: Iterable[int], overrides: Overrides | None = None) -> None:
+        """Facts that say what differs from the desired state, once no step of an earlier run is alive there.
 
         `overrides`: what this command asks for; None keeps those of the release in force.
         """
         ids = tuple(machines)
         wait = Script("settle", (), self.fleet.name).text
-        self.look(ids, lambda m: f"{_in_subshell(wait)}{probe.full(self.fleet, self.fleet.machines[m])}")
+        self.look(ids, lambda m: f"{_in_subshell(wait)}{probe.state(self.fleet, self.fleet.machines[m])}")
         before = self.fleet.image
         self._apply_release(overrides)
         if self.fleet.image != before:
-            self.look(ids, lambda m: probe.full(self.fleet, self.fleet.machines[m]))
+            self.look(ids, lambda m: probe.state(self.fleet, self.fleet.machines[m]))
+
+    def inspect(self, machines: Iterable[int]) -> None:
+        """`observe` has been done and there is work: also what the checks before a change need."""
+        self.look(machines, lambda m: probe.full(self.fleet, self.fleet.machines[m]))
 
     def _apply_release(self, overrides: Overrides | None = None) -> None:
         current = self.release
