@@ -11,13 +11,14 @@ step() { printf '\n== %s\n' "$*"; }
 step "fleetctl lab up"
 "$fleetctl" lab up --fresh -i "$source"
 settings=$("$fleetctl" lab env -i "$source")
+# What it prints are exports: from here on every command means the lab.
 eval "$settings"
 
 step "fleetctl rollout --mtp 4"
-"$fleetctl" rollout --mtp 4 --yes -i "$FLEETCTL_INVENTORY"
+"$fleetctl" rollout --mtp 4 --yes
 
 step "fleetctl status"
-"$fleetctl" status -i "$FLEETCTL_INVENTORY"
+"$fleetctl" status
 
 step "three sessions through the balancer, $FLEET_URL"
 for session in abc user-1 张三; do
@@ -38,6 +39,6 @@ cat <<END
 
 The lab is up. To use it from this shell:
     eval "\$($fleetctl lab env)"
-    $fleetctl status -i "\$FLEETCTL_INVENTORY"
+    $fleetctl status
     $fleetctl lab down
 END

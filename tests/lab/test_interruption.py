@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -60,33 +61,32 @@ def test_every_step_of_every_playbook_is_killed_somewhere_below() -> None:
     assert set(STEPS) - {"make-room"} - set(RUNS) == set()
 
 
-def reaches(process: object, step: str, seconds: float = 120) -> bool:
-    """Read stderr until the step is said to be under way; False when the command ended without it."""
+def reaches(process: subprocess.Popen[str], step: str, seconds: float = 120) -> str | None:
+    """Read stderr until the step is said to be under way; else what the command said instead."""
+    lines: list[str] = []
     found = threading.Event()
-    ended = threading.Event()
 
     def read() -> None:
-        for line in process.stderr:  # type: ignore[attr-defined]
+        for line in process.stderr or ():
+            lines.append(line)
             if line.startswith("[") and f"] {step}: " in line:
                 found.set()
                 return
-        ended.set()
 
-    threading.Thread(target=read, daemon=True).start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found.wait(0.05):
-            return True
-        if ended.is_set():
-            return False
-    return False
+    while reader.is_alive() and time.monotonic() < deadline:
+        found.wait(0.05)
+    return None if found.is_set() else "".join(lines)
 
 
 @pytest.mark.parametrize("step", [*RUNS])
 def test_killed_in_a_step_and_finished_by_the_same_command(slow_pair: Lab, step: str) -> None:
     lab = slow_pair
     process = lab.start(*RUNS[step].split(), "--yes")
-    assert reaches(process, step), f"the command never came to {step}"
+    if (said := reaches(process, step)) is not None:
+        pytest.fail(f"the command never came to {step}:\n{said}")
     alive = lambda: sum(int(lab.on(m, ALIVE) or 0) for m in (69, 67))
     lab.wait("the step's remote process is alive", lambda: alive() > 0, 10)
     kill(process)
