@@ -90,6 +90,10 @@ def apply(inventory: Inventory = None, output: Output = "table", yes: Yes = Fals
             raise CommandError("\n".join(checked.problems), step="check", state="nothing was changed")
         if checked.missing:
             options.voice.line(f"not checked here, for want of {', '.join(checked.missing)}: structure and weaknesses")
+        if session.fleet.inventory.balancer.mode == "plain":
+            from fleetctl.balancer import plain
+
+            options.voice.line("\n".join(["without Lua this balancer cannot do everything:", *plain.LIMITS]))
         context = session.context([session.fleet.inventory.balancer.machine], "balancer apply", new_release=False)
         root = sequence("balancer apply", steps.apply_balancer(context))
         return carry_out(options, session, Plan("balancer apply", session.fleet.name, root))
@@ -112,7 +116,7 @@ def reload(inventory: Inventory = None, output: Output = "table", yes: Yes = Fal
 
 def _desired(session: Session) -> desired.DesiredBalancer:
     machine = session.fleet.inventory.balancer.machine
-    wanted = desired.balancer(session.fleet, session.facts[machine])
+    wanted = desired.balancer(session.fleet, session.facts[machine], session.peers())
     if wanted is None:
         raise CommandError("no nginx with the Lua module there", machine=machine, next_command="fleetctl check")
     return wanted

@@ -78,17 +78,24 @@ def route(options: Options, session_id: str) -> int:
             raise CommandError("no backend has joined yet", machine=machine, next_command="fleetctl rollout")
         order = routing.order(session_id, peers, fleet.inventory.balancer.affinity)
         computed = next((peer for peer in order if peer.state.value == "up"), None)
+        if fleet.inventory.balancer.mode == "plain":
+            # nginx's own hash: it can only be asked.
+            computed, order = None, ()
         url = f"http://127.0.0.1:{fleet.inventory.balancer.listen}"
         ask = Script("balancer_verify", (url, paths.api_key(fleet)))
         answer = session.connections[machine].run(ask.text, stdin=f"{session_id}\n".encode(), timeout=30).stdout.split()
         asked = answer[-1] if len(answer) >= 3 else None
-        answer_of = {"computed": computed.address if computed else None, "asked": asked, "home": order[0].id}
+        answer_of = {
+            "computed": computed.address if computed else None,
+            "asked": asked,
+            "home": order[0].id if order else None,
+        }
         following = [peer.id for peer in order[1:4]]
         if options.json:
             print(dump({"schema": 1, "session": session_id, **answer_of, "next": following}))
         else:
             print(table(("COMPUTED", "ASKED", "HOME"), [[value or "-" for value in answer_of.values()]]))
-        return 0 if computed and asked == computed.address else 1
+        return 0 if asked and (computed is None or asked == computed.address) else 1
 
     return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look)
 

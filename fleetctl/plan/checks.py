@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
+from fleetctl.balancer.config import FLAVOURS
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Machine
 from fleetctl.observe.facts import Container, Facts, Listener
 
 BUSY_MB = 1024  # a row below is a shared context, not ownership (facts/npu-smi)
 GIB = 1 << 30
-NO_NGINX = "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty"
+NO_NGINX = (
+    "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty, "
+    "or say balancer.mode: plain"
+)
 
 
 def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, ...], tuple[Container, ...]]:
@@ -41,13 +45,18 @@ def balancer_problems(fleet: Fleet, machine: Machine, facts: Facts) -> list[str]
     """Why the balancer's machine cannot take new backends, when it is not itself the one to be prepared."""
     balancer = fleet.inventory.balancer
     found = []
-    if facts.flavour is None:
+    if not usable_nginx(fleet, facts):
         found.append(NO_NGINX)
     for port in (balancer.listen, balancer.state_listen):
         for listener in _holders(facts, port, None):
             if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
                 found.append(f"port {port} of the balancer is held by {words}")
     return found + [f"cannot reach {line}" for line in facts.unreachable_peers]
+
+
+def usable_nginx(fleet: Fleet, facts: Facts) -> bool:
+    """One with Lua, or any in `mode: plain`."""
+    return facts.flavour in FLAVOURS or (fleet.inventory.balancer.mode == "plain" and facts.flavour is not None)
 
 
 def source_problems(fleet: Fleet, source: Facts) -> Iterator[str]:
@@ -68,7 +77,7 @@ def _software(fleet: Fleet, facts: Facts) -> Iterator[str]:
         yield f"{path} does not exist, and the containers need it"
     if facts.driver is None and str(fleet.inventory.accelerator.driver) not in facts.missing_paths:
         yield f"no driver version in {fleet.inventory.accelerator.driver}/version.info"
-    if facts.machine == fleet.inventory.balancer.machine and facts.flavour is None:
+    if facts.machine == fleet.inventory.balancer.machine and not usable_nginx(fleet, facts):
         yield NO_NGINX
 
 

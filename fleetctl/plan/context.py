@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,8 +77,34 @@ class Context:
             for instance in self.fleet.on(machine)
         }
 
+    @property
+    def plain(self) -> bool:
+        """The balancer is an nginx without Lua: its peers are in its configuration."""
+        return self.fleet.inventory.balancer.mode == "plain"
+
     def edit(self, change: Callable[[tuple[Peer, ...]], tuple[Peer, ...]]) -> EditPeers:
-        return EditPeers(change, paths.peers(self.fleet), self.state_url)
+        path = paths.peers(self.fleet)
+        if not self.plain:
+            return EditPeers(change, path, self.state_url)
+
+        def configuration(peers: tuple[Peer, ...]) -> bytes:
+            wanted = desired.balancer(self.fleet, self.facts[self.balancer], peers)
+            return archive(wanted.files) if wanted else b""
+
+        unit = f"{self.fleet.inventory.balancer.unit}.service"
+        return EditPeers(change, path, self.state_url, unit, configuration)
+
+
+def archive(files: Mapping[str, str]) -> bytes:
+    """A tar of text files, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text in sorted(files.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def set_state(

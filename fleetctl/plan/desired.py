@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath
 
-from fleetctl.balancer import config
+from fleetctl.balancer import config, plain
+from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths, units
 from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.observe.facts import Facts
@@ -102,15 +104,23 @@ class DesiredBalancer:
     beside: dict[str, str]
 
 
-def balancer(fleet: Fleet, facts: Facts) -> DesiredBalancer | None:
-    """None where the machine has no usable nginx (a preflight problem)."""
-    flavour = config.FLAVOURS.get(facts.flavour or "")
+def balancer(fleet: Fleet, facts: Facts, peers: Sequence[Peer]) -> DesiredBalancer | None:
+    """None where the machine has no usable nginx (a preflight problem). `peers` are part of it only without Lua."""
+    if fleet.inventory.balancer.mode == "plain":
+        flavour = config.PLAIN if facts.flavour else None
+    else:
+        flavour = config.FLAVOURS.get(facts.flavour or "")
     if flavour is None:
         return None
-    files = config.render(fleet, flavour)
+    if flavour is config.PLAIN:
+        files = plain.render(fleet, flavour, peers)
+        loaded = plain.loaded_as(files)
+    else:
+        files = config.render(fleet, flavour)
+        loaded = config.config_hash(files)
     unit = units.balancer(fleet, flavour.binary, config.open_files(fleet))
     beside = {
         str(paths.unit(fleet.inventory.balancer.unit)): unit,
         str(paths.logrotate(fleet)): config.logrotate(fleet),
     }
-    return DesiredBalancer(flavour, paths.balancer(fleet), files, config.config_hash(files), beside)
+    return DesiredBalancer(flavour, paths.balancer(fleet), files, loaded, beside)

@@ -155,3 +155,17 @@ def answered_by(expected: dict[str, str]) -> Callable[[str], Judgement]:
         return Judgement(Verdict.PASS, f"{len(expected)} backends answer as computed")
 
     return judge
+
+
+def all_hit(addresses: set[str]) -> Callable[[str], Judgement]:
+    """Judge `balancer_verify.sh`: every session answered 200, and every backend answered one."""
+
+    def judge(text: str) -> Judgement:
+        seen = [words for words in map(str.split, text.splitlines()) if len(words) >= 2]
+        failed = [words for words in seen if words[1] != "200"]
+        missing = addresses - {words[-1] for words in seen}
+        if failed or missing or not seen:
+            return _pending(f"{len(failed)} of {len(seen)} failed, never hit: {', '.join(sorted(missing)) or 'none'}")
+        return Judgement(Verdict.PASS, f"{len(addresses)} backends answer")
+
+    return judge

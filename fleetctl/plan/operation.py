@@ -67,7 +67,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Wait:
-    """Look with `script` until `judge` passes; dead fails at once, slow fails at `deadline` seconds."""
+    """Look with `script` until `judge` passes; dead fails at once, slow fails at `deadline` seconds.
+
+    `late_is_fine`: there is nothing to see, so that waiting the whole time is all that can be done.
+    """
 
     script: Script
     judge: Callable[[str], Judgement]
@@ -75,15 +78,21 @@ class Wait:
     timeout: float = 75
     interval: float = 0.5
     on_failure: Script | None = None
+    late_is_fine: bool = False
 
 
 @dataclass(frozen=True)
 class EditPeers:
-    """Change the balancer's peers file by compare-and-swap and wait until the workers have loaded it."""
+    """Change the balancer's peers file by compare-and-swap and wait until the workers have loaded it.
+
+    `configuration`: for an nginx without Lua, the files that hold the peers, and `unit` to reload after writing them.
+    """
 
     edit: Callable[[tuple[Peer, ...]], tuple[Peer, ...]]
     path: PurePosixPath
     state_url: str
+    unit: str = ""
+    configuration: Callable[[tuple[Peer, ...]], bytes] | None = None
 
 
 Action = Run | Job | Wait | EditPeers

@@ -1,0 +1,184 @@
+"""The balancer in front of simulated engines on real machines: nobody notices when an instance dies, restarts or joins."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from .conftest import ROOT, Lab
+
+
+@pytest.fixture(scope="module")
+def fleet(pair: Lab) -> Iterator[Lab]:
+    pair.run("rollout", "--yes")
+    yield pair
+
+
+def complete(lab: Lab, session: str, **body: object) -> tuple[int, str, bytes]:
+    """One completion through the balancer: status, backend, body."""
+    document = {"model": "Qwen3.8-27B-W8A8", "messages": [{"role": "user", "content": "1+1="}], "max_tokens": 2, **body}
+    request = urllib.request.Request(
+        f"{lab.url}/v1/chat/completions",
+        json.dumps(document).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {lab.key}", "X-Session-ID": session},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.headers["X-Upstream-Addr"], answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, "", error.read()
+    except OSError as error:
+        return 0, "", str(error).encode()
+
+
+class Load:
+    """Short requests of many sessions, one after the other in a few threads, until told to stop."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.answers: list[tuple[int, str, bytes]] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(lab, n)) for n in range(4)]
+
+    def _run(self, lab: Lab, number: int) -> None:
+        count = 0
+        while not self._stop.is_set():
+            count += 1
+            self.answers.append(complete(lab, f"load-{number}-{count}"))
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def failures(self) -> list[tuple[int, str, bytes]]:
+        return [answer for answer in self.answers if answer[0] != 200]
+
+
+def home(lab: Lab, session: str) -> str:
+    return str(lab.run("route", session, "-o", "json").json["home"])
+
+
+def session_on(lab: Lab, instance: str) -> str:
+    return next(name for name in (f"s{n}" for n in range(200)) if home(lab, name) == instance)
+
+
+def test_no_request_is_lost_to_a_restart(fleet: Lab) -> None:
+    with Load(fleet) as load:
+        fleet.wait("requests flow", lambda: len(load.answers) > 20, 30)
+        fleet.run("restart", "67/1", "--yes")
+        seen = len(load.answers)
+        fleet.wait("requests flow on", lambda: len(load.answers) > seen + 20, 30)
+    assert load.failures == []
+
+
+def test_no_request_is_lost_to_a_rollout_that_changes_every_instance(fleet: Lab) -> None:
+    with Load(fleet) as load:
+        fleet.run("rollout", "--mtp", "3", "--yes")
+    assert len(load.answers) > 50
+    assert load.failures == []
+    fleet.run("rollout", "--yes")
+
+
+def test_a_stream_ends_whole_while_its_backend_is_drained(fleet: Lab) -> None:
+    session = session_on(fleet, "67/2")
+    found: list[tuple[int, str, bytes]] = []
+    stream = threading.Thread(
+        target=lambda: found.append(complete(fleet, session, stream=True, max_tokens=240, ignore_eos=True))
+    )
+    stream.start()
+    fleet.wait("the stream is in flight", lambda: inflight(fleet, "67/2") == 1, 20)
+    fleet.run("drain", "67/2")
+    assert inflight(fleet, "67/2") == 0
+    stream.join(60)
+    assert found[0][0] == 200
+    assert found[0][2].rstrip().endswith(b"data: [DONE]")
+    assert complete(fleet, session)[1] != found[0][1]
+    fleet.run("undrain", "67/2")
+    assert complete(fleet, session)[1] == found[0][1]
+
+
+def inflight(lab: Lab, instance: str) -> int:
+    peers = lab.run("balancer", "show", "-o", "json").json["peers"]
+    return int(next(peer["inflight"] for peer in peers if peer["id"] == instance))
+
+
+def test_sessions_of_a_killed_instance_move_and_no_later_request_fails(fleet: Lab) -> None:
+    fleet.on(
+        67, "systemctl disable -q --now qwen38-tp2-3 & kill -9 $(docker inspect -f '{{.State.Pid}}' qwen38-tp2-3); wait"
+    )
+    answers = [complete(fleet, f"kill-{n}") for n in range(80)]
+    assert [answer for answer in answers if answer[0] != 200] == []
+    health = json.loads(urllib.request.urlopen(f"{fleet.url}/health", timeout=10).read())
+    fleet.wait(
+        "the balancer says degraded",
+        lambda: json.loads(urllib.request.urlopen(f"{fleet.url}/health", timeout=10).read())["status"] == "degraded",
+        30,
+    )
+    assert health["backends"] in (7, 8)
+    fleet.run("start", "67/3", "--yes")
+
+
+def test_a_configuration_broken_by_hand_is_shown_and_put_right(fleet: Lab) -> None:
+    path = f"/etc/fleetctl/{fleet.fleet}/balancer/nginx.conf"
+    fleet.on(69, f"echo '# by hand' >>{path}")
+    done = fleet.run("balancer", "diff", code=1)
+    assert "by hand" in done.out
+    fleet.run("balancer", "apply", "--yes")
+    assert "as they should be" in fleet.run("balancer", "diff").out
+    assert "nothing to do" in fleet.run("balancer", "apply", "--yes").out
+
+
+def test_a_bad_configuration_never_replaces_a_good_one(fleet: Lab) -> None:
+    override = fleet.inventory.parent / "units" / "lua"
+    if override.parent.is_symlink():
+        override.parent.unlink()
+        shutil.copytree(ROOT / "units", override.parent)
+    override.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(ROOT / "units", override.parent, dirs_exist_ok=True)
+    module = override / "routing.lua"
+    good = module.read_text()
+    try:
+        module.write_text("this is not lua\n")
+        fleet.run("balancer", "apply", "--yes", code=1)
+        fleet.run("rollout", "--yes", code=1)
+        assert complete(fleet, "abc")[0] == 200
+    finally:
+        module.write_text(good)
+    assert "nothing to do" in fleet.run("balancer", "apply", "--yes").out
+
+
+def test_no_key_and_no_session_id_in_the_logs(fleet: Lab) -> None:
+    complete(fleet, "a-session-that-is-secret")
+    log = fleet.on(69, f"cat /var/log/fleetctl/{fleet.fleet}/*.log")
+    assert fleet.key not in log
+    assert "a-session-that-is-secret" not in log
+    assert re.search(r'"sid":"[0-9a-f]{12}"', log)
+
+
+def test_an_nginx_without_lua_serves_too_and_says_what_it_cannot(fleet: Lab) -> None:
+    document = yaml.safe_load(fleet.inventory.read_text())
+    document["balancer"]["mode"] = "plain"
+    document["rollout"]["drain_timeout"] = 2
+    plain = fleet.inventory.parent / "plain.yaml"
+    plain.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = fleet.run("balancer", "apply", "--yes", inventory=plain)
+    assert "without Lua" in done.err
+    assert complete(fleet, "abc")[0] == 200
+    fleet.run("restart", "67/0", "--yes", inventory=plain)
+    assert "nothing to do" in fleet.run("rollout", "--yes", inventory=plain).out
+    fleet.run("balancer", "apply", "--yes")
+    assert fleet.status()["balancer"]["up"] == 8
