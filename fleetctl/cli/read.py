@@ -82,8 +82,8 @@ def route(options: Options, session_id: str) -> int:
             # nginx's own hash: it can only be asked.
             computed, order = None, ()
         url = f"http://127.0.0.1:{fleet.inventory.balancer.listen}"
-        ask = Script("balancer_verify", (url, paths.api_key(fleet)))
-        answer = session.connections[machine].run(ask.text, stdin=f"{session_id}\n".encode(), timeout=30).stdout.split()
+        ask = Script("balancer_verify", (url, paths.api_key(fleet), session_id))
+        answer = session.connections[machine].run(ask.text, timeout=30).stdout.split()
         asked = answer[-1] if len(answer) >= 3 else None
         answer_of = {
             "computed": computed.address if computed else None,

@@ -66,7 +66,7 @@ def restart(context: Context, instances: Sequence[Instance], *, now: bool = Fals
                 which.id,
                 _out(context, "drain", which, now=now),
                 steps.bring_up(context, "restart", comparison),
-                _peer(context, "undrain", which, PeerState.UP, "back in rotation"),
+                steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )
         )
     return _plan(context, "restart", groups)
@@ -90,7 +90,7 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
                 which.id,
                 Operation("start", which.machine, which.id, "no longer stopped on purpose", mark) if marked else None,
                 None if serves else steps.bring_up(context, "start", context.comparisons[which.id]),
-                _peer(context, "undrain", which, PeerState.UP, "back in rotation"),
+                steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )
         )
     return _plan(context, "start", groups)

@@ -5,7 +5,8 @@ Fail at once on dead, not on slow (design, promise 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fleetctl.fleet.fleet import Instance
 from fleetctl.observe.facts import parse_json
@@ -140,16 +141,36 @@ def config_loaded(wanted: str) -> Callable[[str], Judgement]:
     return judge
 
 
-def answered_by(expected: dict[str, str]) -> Callable[[str], Judgement]:
-    """Judge `balancer_verify.sh`: every session answered 200 from the backend that its key computes to."""
+def _found(peers: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{peer.get('id')} {peer.get('health') or peer.get('state')}" for peer in peers) or "nobody"
+
+
+def in_use(instances: Sequence[Instance]) -> Callable[[str], Judgement]:
+    """Judge the state document: the balancer finds them well and sends to them."""
 
     def judge(text: str) -> Judgement:
-        seen = {w[0]: w[1:] for w in map(str.split, text.splitlines()) if len(w) >= 2}
+        state = parse_json(text)
+        peers = {peer.get("id"): peer for peer in state.get("peers", [])} if isinstance(state, dict) else {}
+        wanted = [peers.get(instance.id, {}) for instance in instances]
+        # Without Lua the balancer has no opinion of its own.
+        late = [peer for peer in wanted if peer.get("state") != "up" or peer.get("health", "ok") != "ok"]
+        if late or not peers:
+            return _pending(f"the balancer finds {_found(late)}")
+        return Judgement(Verdict.PASS, "in use")
+
+    return judge
+
+
+def answered_by(expected: Sequence[str]) -> Callable[[str], Judgement]:
+    """Judge `balancer_verify.sh`: the session at each place answered 200 from the address that its key computes to."""
+
+    def judge(text: str) -> Judgement:
+        seen = _answers_by_place(text)
         wrong = []
-        for session, address in expected.items():
-            code, *rest = seen.get(session, ["000"])
+        for place, address in enumerate(expected):
+            code, *rest = seen.get(place, ["000"])
             if code != "200" or rest != [address]:
-                wrong.append(f"{session}: {code} from {rest[0] if rest else 'nobody'}, {address} was due")
+                wrong.append(f"{code} from {rest[0] if rest else 'nobody'}, {address} was due")
         if wrong:
             return _pending(f"{len(wrong)} of {len(expected)} backends: {'; '.join(wrong[:3])}")
         return Judgement(Verdict.PASS, f"{len(expected)} backends answer as computed")
@@ -157,12 +178,17 @@ def answered_by(expected: dict[str, str]) -> Callable[[str], Judgement]:
     return judge
 
 
+def _answers_by_place(text: str) -> dict[int, list[str]]:
+    rows = [words for words in map(str.split, text.splitlines()) if len(words) >= 2 and words[0].isdigit()]
+    return {int(words[0]): words[1:] for words in rows}
+
+
 def all_hit(addresses: set[str]) -> Callable[[str], Judgement]:
     """Judge `balancer_verify.sh`: every session answered 200, and every backend answered one."""
 
     def judge(text: str) -> Judgement:
-        seen = [words for words in map(str.split, text.splitlines()) if len(words) >= 2]
-        failed = [words for words in seen if words[1] != "200"]
+        seen = list(_answers_by_place(text).values())
+        failed = [words for words in seen if words[0] != "200"]
         missing = addresses - {words[-1] for words in seen}
         if failed or missing or not seen:
             return _pending(f"{len(failed)} of {len(seen)} failed, never hit: {', '.join(sorted(missing)) or 'none'}")

@@ -22,6 +22,7 @@ Step = Callable[[Context, int], Group]
 COPY_SECONDS = 6 * 3600
 TRANSFER_HOURS = 24
 HELD = 120.0
+VERIFY_SECONDS = 60.0  # the balancer takes a peer that was away back after two good looks, seconds apart
 
 
 def _op(
@@ -414,9 +415,15 @@ def drain(context: Context, step: str, which: Instance) -> Group:
     )
 
 
-def undrain(context: Context, step: str, which: Instance) -> Operation:
+def undrain(context: Context, step: str, which: Instance) -> Group:
+    """Back in the table, and the balancer has seen for itself that it is well."""
     edit = context.edit(set_state(context.fleet, (which,), PeerState.UP))
-    return Operation(step, context.balancer, which.id, "back in rotation", edit)
+    wait = Wait(Script("state_ask", (context.state_url,)), gate.in_use((which,)), VERIFY_SECONDS, 15)
+    return sequence(
+        "undrain",
+        Operation(step, context.balancer, which.id, "back in rotation", edit),
+        Operation(step, context.balancer, which.id, "wait until the balancer sends to it", wait),
+    )
 
 
 def balancer(context: Context, machine: int) -> Group:
@@ -519,18 +526,17 @@ def verify(context: Context, machine: int) -> Group:
     half_done = context.current is not None and not context.settled
     if table == context.peers and context.facts[context.balancer].balancer is not None and not half_done:
         return sequence("verify")
+    up = [peer.address for peer in table if peer.state is PeerState.UP]
     if context.plain:
         # nginx's own hash is not computed here: enough sessions that each backend is hit, but for one in a million.
-        addresses = {peer.address for peer in table if peer.state is PeerState.UP}
-        expected, judge = dict.fromkeys(f"verify-{n}" for n in range(30 * len(addresses))), gate.all_hit(addresses)
+        sessions, judge = [f"verify-{n}" for n in range(30 * len(up))], gate.all_hit(set(up))
     else:
         homes = sessions_for(context, table)
-        expected, judge, addresses = dict.fromkeys(homes), gate.answered_by(homes), set(homes.values())
-    lines = "".join(f"{session}\n" for session in expected)
-    script = Script("balancer_verify", (context.listen_url, paths.api_key(context.fleet)))
-    run = Run(script, lines.encode(), 120, judge)
-    summary = f"{len(addresses)} backends answer{'' if context.plain else ' as computed'}"
-    return sequence("verify", _op("verify", context.balancer, summary, run, str(machine)))
+        sessions, judge = list(homes), gate.answered_by(list(homes.values()))
+    script = Script("balancer_verify", (context.listen_url, paths.api_key(context.fleet), *sessions))
+    summary = f"{len(up)} backends answer{'' if context.plain else ' as computed'}"
+    wait = Wait(script, judge, VERIFY_SECONDS, 120, 1.0)
+    return sequence("verify", _op("verify", context.balancer, summary, wait, str(machine)))
 
 
 def sessions_for(context: Context, table: tuple[Peer, ...]) -> dict[str, str]:

@@ -1,7 +1,10 @@
-# balancer_verify URL KEY: standard input is a list of session ids, one a line; prints the session, status and X-Upstream-Addr.
+# balancer_verify URL KEY SESSION...: asks once as each session; prints session, status and X-Upstream-Addr, a line each.
 url=$1 key=$2
-while IFS= read -r session; do
-	printf 'next\nurl = "%s/v1/models"\nheader = "X-Session-ID: %s"\n' "$url" "$session"
+shift 2
+for session in "$@"; do
+	# Inside curl's quotes a backslash and a quote are escaped.
+	escaped=$(printf '%s' "$session" | sed 's/[\\"]/\\&/g')
+	printf 'next\nurl = "%s/v1/models"\nheader = "X-Session-ID: %s"\n' "$url" "$escaped"
 	printf 'header = "Authorization: Bearer %s"\n' "$(cat "$key")"
-	printf 'output = /dev/null\nmax-time = 15\nwrite-out = "%s %%{http_code} %%header{x-upstream-addr}\\n"\n' "$session"
-done | tail -n +2 | curl -s -Z -K - || true
+	printf 'output = /dev/null\nsilent\nmax-time = 15\nwrite-out = "%%{http_code} %%header{x-upstream-addr}\\n"\n'
+done | tail -n +2 | curl -q -s -K - | awk '{ print NR - 1, $0 }' || true

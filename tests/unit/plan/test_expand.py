@@ -104,10 +104,11 @@ def test_what_serves_is_drained_before_it_is_stopped(fleet: Fleet) -> None:
     facts = whole(fleet)
     found = plan("rollout", context(five, facts, tuple(five.machines), peers=table))
     ops = [op for op in found.operations if op.target == "67/2"]
-    assert [op.step for op in ops] == ["roll"] * 5 + ["gate", "roll"]
+    assert [op.step for op in ops] == ["roll"] * 5 + ["gate", "roll", "roll"]
     assert ops[0].summary.startswith("drain")
     assert "stop qwen38-tp2-2.service (mtp 4 -> 5)" in ops[2].summary
-    assert ops[-1].summary == "back in rotation"
+    assert ops[-2].summary == "back in rotation"
+    assert ops[-1].summary == "wait until the balancer sends to it"
 
 
 def test_at_most_max_unavailable_are_changed_at_once(fleet: Fleet) -> None:
