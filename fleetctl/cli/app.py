@@ -135,7 +135,7 @@ def rollout(
     from fleetctl.cli import deploy
 
     options = _options(inventory, output, yes=yes, dry_run=dry_run, verbose=verbose, quiet=quiet)
-    chosen = machines.split(",") if machines else []
+    chosen = machines.split(",") if machines is not None else []
     raise typer.Exit(deploy.rollout(options, chosen, mtp=mtp, image=image, settings=settings or []))
 
 

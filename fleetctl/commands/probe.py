@@ -149,7 +149,7 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     ]
     files = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
     files.append(str(paths.api_key(fleet)))
-    foreground = [*_state(fleet), *_peers(fleet, machine)]
+    foreground = [*_state(fleet), *_peers(fleet, machine), "date +%s >now"]
     if machine.id == fleet.inventory.source:
         tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
         keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"

@@ -33,6 +33,7 @@ class Container:
     state: str
     labels: dict[str, str]
     ports: tuple[int, ...]
+    created: int | None = None
 
     def label(self, key: str) -> str | None:
         return self.labels.get(f"fleetctl.{key}")
@@ -58,8 +59,11 @@ class Listener:
 
 @dataclass(frozen=True)
 class Health:
+    """`accepts_key`: whether /v1/models took the key of the machine's file; None when it did not say."""
+
     http: int | None
     model: str | None
+    accepts_key: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class Facts:
     npu_owners: dict[int, str] = field(default_factory=dict)
     foreign_units: tuple[str, ...] = ()
     transfer_tags: tuple[str, ...] = ()
+    now: int | None = None
     model_config: str | None = None
     model_described: bool | None = None
     failed: dict[str, str] = field(default_factory=dict)

@@ -84,6 +84,7 @@ def parse(machine: int, text: str) -> Facts:
         transfer_tags=tuple(part.get("transfers", "").split()),
         model_config=part.get("model-config"),
         model_described="model-described" in part if "model-config" in part else None,
+        now=int(part["now"]) if part.get("now", "").strip().isdigit() else None,
         failed=failed,
     )
 
@@ -119,6 +120,7 @@ def containers(text: str) -> tuple[Container, ...] | None:
             image_id=entry["ImageID"],
             state=entry["State"],
             labels=entry.get("Labels") or {},
+            created=entry.get("Created"),
             ports=tuple(sorted({p["PublicPort"] for p in entry.get("Ports") or [] if p.get("PublicPort")})),
         )
         for entry in entries
@@ -147,8 +149,9 @@ def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:
             continue
         index = name.removeprefix("health-")
         models: Any = parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
+        accepts = {200: True, 401: False}.get(http.get(f"models-{index}", 0))
         listed = models.get("data") if isinstance(models, dict) else None
-        found[int(index)] = Health(code or None, listed[0].get("id") if listed else None)
+        found[int(index)] = Health(code or None, listed[0].get("id") if listed else None, accepts)
     return found
 
 

@@ -45,7 +45,8 @@ def _balancer_answers(context: Context) -> bool:
 
 def _out(context: Context, step: str, which: Instance, *, now: bool) -> Group | None:
     """Drain, or with `now` only out of rotation; nothing where the balancer does not send to it anyway."""
-    if not _in_rotation(context, which) or not _balancer_answers(context):
+    seen = next((peer.state for peer in context.peers if peer.id == which.id), None)
+    if seen in (None, PeerState.OFF) or not _balancer_answers(context):
         return None
     if now:
         return sequence("out", _peer(context, step, which, PeerState.DRAIN, "drain: no new requests"))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from fleetctl.balancer.config import FLAVOURS
-from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.fleet.schema import Machine
 from fleetctl.observe.facts import Container, Facts, Listener
 
 BUSY_MB = 1024  # a row below is a shared context, not ownership (facts/npu-smi)
 GIB = 1 << 30
+NEVER = {f"{n}.service" for n in ("docker", "containerd", "ssh", "sshd", "dbus", "systemd-journald", "systemd-logind")}
 NO_NGINX = (
     "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty, "
     "or say balancer.mode: plain"
@@ -21,7 +22,8 @@ NO_NGINX = (
 
 def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, ...], tuple[Container, ...]]:
     """Units and containers that the inventory lists to clean and that are there; never ours."""
-    ours = {f"{instance.name}.service" for instance in fleet.on(machine.id)}
+    ours = {f"{instance.name}.service" for instance in fleet.on(machine.id)} | NEVER
+    ours |= {f"{fleet.inventory.balancer.unit}.service"} | {f"{job}.service" for job in facts.jobs}
     units = tuple(name for name in facts.foreign_units if name not in ours)
     containers = tuple(
         c
@@ -31,11 +33,15 @@ def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, .
     return units, containers
 
 
-def machine_problems(fleet: Fleet, machine: Machine, facts: Facts) -> list[str]:
-    """Why `machine` cannot take its instances, each in words that name the holder or the missing thing."""
+def machine_problems(
+    fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance] | None = None
+) -> list[str]:
+    """Why `machine` cannot take its instances (or those given), each in words that name the holder or what is missing."""
+    chosen = fleet.on(machine.id) if instances is None else instances
     found = list(_software(fleet, facts))
-    found += _npus(fleet, machine, facts)
-    found += _ports(fleet, machine, facts)
+    found += _npus(fleet, machine, facts, chosen)
+    found += _ports(fleet, machine, facts, chosen)
+    found += _names(fleet, facts, chosen)
     found += [f"cannot reach {line}" for line in facts.unreachable_peers]
     found += _disks(fleet, machine, facts)
     return found
@@ -81,11 +87,18 @@ def _software(fleet: Fleet, facts: Facts) -> Iterator[str]:
         yield NO_NGINX
 
 
-def _npus(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
+def _names(fleet: Fleet, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+    for instance in instances:
+        container = facts.container(instance.name)
+        if container is not None and container.label("fleet") != fleet.name:
+            yield f"a container named {instance.name} is there and not this fleet's: docker rename or remove it"
+
+
+def _npus(fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
     if facts.npu is None or not facts.npu.npus:
         yield f"npu-smi: {facts.failed.get('npu', 'not read')}"
         return
-    wanted = {device for instance in fleet.on(machine.id) for device in instance.devices}
+    wanted = {device for instance in instances for device in instance.devices}
     seen = {npu.id: npu for npu in facts.npu.npus}
     _, cleaned = to_clean(machine, facts, fleet)
     for device in sorted(wanted):
@@ -107,8 +120,8 @@ def _npus(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
                 yield f"NPU {device} is held by {owner} (pid {process.pid}), which the inventory does not list to clean"
 
 
-def _ports(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
-    for instance in fleet.on(machine.id):
+def _ports(fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+    for instance in instances:
         for listener in _holders(facts, instance.port, instance.host):
             if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
                 yield f"port {instance.port} of {instance.id} is held by {words}"
@@ -134,6 +147,8 @@ def foreign_holder(fleet: Fleet, machine: Machine, facts: Facts, listener: Liste
     if published is not None:
         ours = published.label("fleet") == fleet.name
         return None if ours or published in containers else f"container {published.name}"
+    if _is("docker-proxy", listener.process) and _in_transition(fleet, machine, facts, listener.port):
+        return None
     if listener.owner == f"unit {fleet.inventory.balancer.unit}.service":
         return None
     if listener.owner is not None and listener.owner.removeprefix("unit ") in units:
@@ -143,6 +158,17 @@ def foreign_holder(fleet: Fleet, machine: Machine, facts: Facts, listener: Liste
             return None
     where = f", {listener.owner}" if listener.owner else ""
     return f"{listener.process or 'an unknown process'} (pid {listener.pid}{where}), which is not listed to clean"
+
+
+def _in_transition(fleet: Fleet, machine: Machine, facts: Facts, port: int) -> bool:
+    """Our own container on this port is just starting or stopping: Docker lists it without its port then."""
+    for instance in fleet.on(machine.id):
+        container, unit = facts.container(instance.name), facts.units.get(instance.name)
+        ours = container is not None and container.label("fleet") == fleet.name
+        moving = unit is not None and unit.active in ("activating", "deactivating")
+        if instance.port == port and (ours or moving):
+            return True
+    return False
 
 
 def _is(executable: str, path: str | None) -> bool:

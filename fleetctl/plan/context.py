@@ -66,12 +66,20 @@ class Context:
         wanted, seen = self.facts[self.source].image, self.facts[machine].image
         return seen is None or (wanted is not None and seen.content != wanted.content)
 
+    def _new_key(self, machine: int) -> bool:
+        """The machine's key file holds another key: engines read it once, when they start."""
+        return self.facts[machine].files.get(str(paths.api_key(self.fleet))) != self.key_hash
+
     @cached_property
     def comparisons(self) -> dict[str, desired.Comparison]:
         """Every instance of the command's machines, by id."""
         return {
             instance.id: desired.compare(
-                self.fleet, instance, self.facts[instance.machine], new_image=self.new_image(instance.machine)
+                self.fleet,
+                instance,
+                self.facts[instance.machine],
+                new_image=self.new_image(instance.machine),
+                new_key=self._new_key(instance.machine),
             )
             for machine in self.machines
             for instance in self.fleet.on(machine)

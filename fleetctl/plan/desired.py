@@ -12,7 +12,7 @@ from fleetctl.balancer import config, plain
 from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths, units
 from fleetctl.fleet.fleet import Fleet, Instance
-from fleetctl.observe.facts import Facts
+from fleetctl.observe.facts import Container, Facts
 
 
 def sha256(text: str) -> str:
@@ -36,6 +36,7 @@ class State(str, Enum):
     CREATE = "create"
     RECREATE = "recreate"
     START = "start"
+    LOADING = "loading"
     STOPPED = "stopped on purpose"
 
 
@@ -49,12 +50,15 @@ class Comparison:
     write_unit: bool
 
 
-def compare(fleet: Fleet, which: Instance, facts: Facts, *, new_image: bool) -> Comparison:
-    """Desired against observed for one instance. `new_image`: this plan changes the machine's image."""
+def compare(fleet: Fleet, which: Instance, facts: Facts, *, new_image: bool, new_key: bool = False) -> Comparison:
+    """Desired against observed for one instance. `new_image`, `new_key`: this plan changes those of the machine."""
     desired = instance(fleet, which, facts)
     seen = facts.files.get(str(paths.unit(which.name)))
     write_unit = seen != sha256(desired.unit_text)
     state, reason = _state(fleet, desired, facts, seen, write_unit, new_image)
+    health = facts.health.get(which.index)
+    if state is State.UP_TO_DATE and (new_key or (health is not None and health.accepts_key is False)):
+        state, reason = State.RECREATE, "it was started with another API key"
     return Comparison(desired, state, reason, write_unit)
 
 
@@ -85,9 +89,18 @@ def _state(
     health = facts.health.get(which.index)
     if unit.enabled != "enabled":
         return State.START, f"its unit is {unit.enabled}"
+    if (health is None or not health.http) and _young(fleet, container, facts):
+        return State.LOADING, "it is still loading"
     if health is None or health.http != 200:
         return State.START, f"/health answers {health.http if health and health.http else 'nothing'}"
     return State.UP_TO_DATE, ""
+
+
+def _young(fleet: Fleet, container: Container, facts: Facts) -> bool:
+    """It may still be loading: to stop it now would throw minutes of work away."""
+    if container.created is None or facts.now is None:
+        return False
+    return facts.now - container.created < fleet.inventory.rollout.start_timeout
 
 
 @dataclass(frozen=True)

@@ -96,13 +96,15 @@ class Executor:
             self._side_by_side(node)
 
     def _side_by_side(self, group: Group) -> None:
-        with ThreadPoolExecutor(max_workers=min(len(group.children), 32)) as pool:
-            futures = [pool.submit(self._walk, child) for child in group.children]
-            try:
-                errors = [future.exception() for future in futures]
-            except KeyboardInterrupt:
-                self.interrupted.set()
-                raise
+        pool = ThreadPoolExecutor(max_workers=min(len(group.children), 32))
+        futures = [pool.submit(self._walk, child) for child in group.children]
+        try:
+            errors = [future.exception() for future in futures]
+        except KeyboardInterrupt:
+            self.interrupted.set()
+            pool.shutdown(wait=False, cancel_futures=True)  # closing the connections wakes the workers
+            raise
+        pool.shutdown()
         for error in errors:
             if error is not None and not isinstance(error, Stop):
                 raise error
@@ -201,7 +203,7 @@ class Executor:
             if values.get("ActiveState") in ("failed", "inactive"):
                 lines = [line for line in log.strip().splitlines() if line.strip()]
                 words = " / ".join(lines[-4:]) or f"ended with {values.get('ExecMainStatus')}"
-                raise CommandError(words, next_command=f"fleetctl ssh: journalctl -u {job.unit}")
+                raise CommandError(words, state=f"more in: journalctl -u {job.unit} on that machine")
             if waited > job.deadline:
                 raise CommandError(f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine")
             if time.monotonic() - spoken > HEARTBEAT:

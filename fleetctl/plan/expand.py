@@ -72,6 +72,9 @@ def problems(context: Context) -> dict[int, list[str]]:
         )
         needs_image = machine in context.machines and context.new_image(machine)
         needs_model = _needs_model(context, machine)
+        # A copy that goes on from an earlier run has its room already.
+        needs_image = needs_image and facts.jobs.get(paths.job(fleet, "image")) != "running"
+        needs_model = needs_model and facts.jobs.get(paths.job(fleet, "model")) != "running"
         if not fleet.machines[machine].clean.first:
             listed += checks.space_problems(fleet, source, facts, image=needs_image, model=needs_model)
         if listed:

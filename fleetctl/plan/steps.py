@@ -58,7 +58,14 @@ def key(context: Context, machine: int) -> Group:
     if context.facts[machine].files.get(str(path)) == context.key_hash:
         return sequence("key")
     script = Script("write_file", (path, "0600"), context.fleet.name)
-    return sequence("key", _op("key", machine, f"write {path} (0600)", Run(script, ApiKey())))
+    unit = context.fleet.inventory.balancer.unit
+    probes_with_it = machine == context.balancer and _is_unit_active(context, machine, unit)
+    reload = Run(Script("unit_reload", (f"{unit}.service",), context.fleet.name))
+    return sequence(
+        "key",
+        _op("key", machine, f"write {path} (0600)", Run(script, ApiKey())),
+        _op("key", machine, f"reload {unit}.service, which probes with it", reload) if probes_with_it else None,
+    )
 
 
 def image(context: Context, machine: int) -> Group:
@@ -67,9 +74,7 @@ def image(context: Context, machine: int) -> Group:
     if not context.new_image(machine):
         return sequence("image")
     if machine == context.source:
-        unit = paths.job(fleet, "image")
-        job = Job(unit, Script("job_pull", (fleet.image,)), paths.job_progress(unit), COPY_SECONDS)
-        return sequence("image", _op("image", machine, f"pull {fleet.image}", job))
+        return sequence("image")
     size = context.facts[context.source].image
     words_ = f"copy {fleet.image} from {context.source}" + (f" ({size.size >> 20} MiB)" if size else "")
     command = words(["docker", "save", fleet.image])
@@ -81,6 +86,16 @@ def image(context: Context, machine: int) -> Group:
         command,
         lambda where: Script("job_image", (where, _folder(context, "image"))),
     )
+
+
+def pull(context: Context, machine: int) -> Group:
+    """The source has the image before anybody copies it from there, and before the release is recorded."""
+    fleet, source = context.fleet, context.source
+    if machine != context.machines[0] or context.facts[source].image is not None:
+        return sequence("pull")
+    unit = paths.job(fleet, "image")
+    job = Job(unit, Script("job_pull", (fleet.image,)), paths.job_progress(unit), COPY_SECONDS)
+    return sequence("pull", _op("pull", source, f"pull {fleet.image}", job))
 
 
 def model(context: Context, machine: int) -> Group:
@@ -304,7 +319,9 @@ def _serves(context: Context, comparison: desired.Comparison) -> bool:
     """It takes requests now, so that it has to be drained before it is touched."""
     which = comparison.desired.instance
     health = context.facts[which.machine].health.get(which.index)
-    return _in_rotation(context, which) and health is not None and health.http == 200
+    # A peer that is draining may have requests in flight: an earlier run was cut short there.
+    in_table = any(peer.id == which.id and peer.state is not PeerState.OFF for peer in context.peers)
+    return in_table and health is not None and health.http == 200
 
 
 def start(context: Context, machine: int) -> Group:
@@ -312,7 +329,7 @@ def start(context: Context, machine: int) -> Group:
     due = [
         c
         for c in _comparisons(context, machine)
-        if c.state in (State.CREATE, State.START, State.RECREATE) and not _serves(context, c)
+        if c.state in (State.CREATE, State.START, State.RECREATE, State.LOADING) and not _serves(context, c)
     ]
     first, rest = due[:1], due[1:]
     return sequence(
@@ -331,6 +348,8 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
     wait_free = Wait(Script("npu_info"), gate.devices_free(which), 120, 20)
     verb = "restart" if replace_it else "start"
     reason = f" ({comparison.reason})" if comparison.reason else ""
+    if comparison.state is State.LOADING:
+        return sequence(which.id, gate_operation(context, "gate", which))
     operations = []
     if replace_it:
         operations.append(
@@ -348,7 +367,7 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
             step,
             which.machine,
             f"{verb} {unit}{reason if not replace_it else ''}",
-            Run(Script("unit_start", (unit,), fleet.name), timeout=HELD),
+            Run(Script("unit_start", (unit, paths.stopped(fleet, which)), fleet.name), timeout=HELD),
             which.id,
         ),
         gate_operation(context, "gate", which),
@@ -446,7 +465,9 @@ def apply_balancer(context: Context) -> Group:
     if not stale and not changed and loaded and active and seen is not None and seen.enabled == "enabled":
         return sequence("balancer")
     unit_changed = str(paths.unit(unit)) in changed
-    verb = "start" if not active else "restart" if unit_changed else "reload"
+    # One that systemd is about to start again cannot be reloaded.
+    anew = unit_changed or (seen is not None and seen.active == "activating")
+    verb = "start" if not active else "restart" if anew else "reload"
     return sequence(
         "balancer",
         None if where in context.machines else _clean(context, where),
@@ -517,7 +538,14 @@ def join(context: Context, machine: int) -> Group:
 
     moved = routing.moved(context.peers, table, fleet.inventory.balancer.affinity) if context.peers else 0.0
     summary = f"join: {len(context.peers)} -> {len(table)} backends, {moved:.0%} of sessions move"
-    return sequence("join", Operation("join", context.balancer, str(machine), summary, context.edit(edit)))
+    # What serves but is not in rotation was not gated by this plan: an earlier run may have died in its gate.
+    unproved = [
+        c.desired.instance
+        for c in _comparisons(context, machine)
+        if c.state is State.UP_TO_DATE and not _in_rotation(context, c.desired.instance)
+    ]
+    gates = side_by_side("gate", *(gate_operation(context, "gate", which) for which in unproved))
+    return sequence("join", gates, Operation("join", context.balancer, str(machine), summary, context.edit(edit)))
 
 
 def verify(context: Context, machine: int) -> Group:
@@ -557,6 +585,7 @@ STEPS: dict[str, Step] = {
     "release": release,
     "key": key,
     "image": image,
+    "pull": pull,
     "manifest": manifest,
     "model": model,
     "make-room": make_room,
