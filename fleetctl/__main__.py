@@ -15,9 +15,13 @@ def main() -> None:
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
-        except (OSError, ValueError):
+            if stream is not None:
+                stream.flush()
+        except BrokenPipeError:
+            pass  # whoever read our output has seen enough
+        except (OSError, ValueError) as error:
             code = code or 1
+            os.write(2, f"error: the output could not be written: {error}\n".encode())
     os._exit(code)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleetctl.cli.change import Options, around, carry_out, with_session
-from fleetctl.errors import UsageError
+from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import targets
 from fleetctl.fleet.fleet import Fleet
-from fleetctl.plan import actions
+from fleetctl.plan import actions, checks
 from fleetctl.plan.operation import Plan
 from fleetctl.plan.session import Session, now, who
 
@@ -29,8 +29,8 @@ def act(
 
     def machines(fleet: Fleet) -> tuple[int, ...]:
         chosen = resolved(fleet)
-        if chosen.balancer and verb not in ("restart", "start", "stop"):
-            raise UsageError(f"{verb} balancer: it is not a backend")
+        if chosen.balancer and (chosen.instances or verb not in ("restart", "start", "stop")):
+            raise UsageError(f"{verb} balancer: it is not a backend; restart, start and stop take it alone")
         return around(fleet, {instance.machine for instance in chosen.instances})
 
     def go(session: Session) -> int:
@@ -42,9 +42,28 @@ def act(
         session.require({*own, session.fleet.inventory.balancer.machine})
         session.require(needed)
         command = " ".join([verb, *(["--all"] if everything else words)])
+        if verb in ("restart", "start"):
+            _refuse_what_cannot_start(session, chosen, command)
         return carry_out(options, session, _plan(session, verb, command, chosen, now_=now, reason=reason))
 
     return with_session(options, machines, go)
+
+
+def _refuse_what_cannot_start(session: Session, chosen: targets.Targets, command: str) -> None:
+    """What would not come up again is not stopped: ports, NPUs and tools are looked at before the drain."""
+    session.inspect({instance.machine for instance in chosen.instances})
+    session.require({instance.machine for instance in chosen.instances})
+    found = []
+    for machine in dict.fromkeys(instance.machine for instance in chosen.instances):
+        own = [instance for instance in chosen.instances if instance.machine == machine]
+        listed = checks.machine_problems(session.fleet, session.fleet.machines[machine], session.facts[machine], own)
+        found += [f"  {machine}: {problem}" for problem in listed]
+    if found:
+        raise CommandError(
+            "not ready:\n" + "\n".join(found),
+            state="nothing was changed",
+            next_command=f"mend these, then fleetctl {command}",
+        )
 
 
 def _plan(session: Session, verb: str, command: str, chosen: targets.Targets, *, now_: bool, reason: str) -> Plan:

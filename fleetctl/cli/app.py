@@ -305,32 +305,36 @@ def _guarded(call: Callable[[], Any], *, as_json: bool) -> int:
     except FleetctlError as error:
         return _report(error, as_json=as_json)
     except KeyboardInterrupt:
+        if as_json:
+            _say_json({"exit": 130, "error": "interrupted"})
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
         return 0
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except Exception as error:
         # typer carries click under one name or another; both kinds know how to show themselves.
         if type(error).__name__ == "Abort":
             return 130
         if hasattr(error, "show") and hasattr(error, "exit_code"):
             error.show()
+            if as_json:
+                _say_json({"exit": int(error.exit_code), "error": str(getattr(error, "message", error))})
             return int(error.exit_code)
         raise
     return int(result or 0)
 
 
+def _say_json(document: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps({"schema": 1, **document}, ensure_ascii=False))
+
+
 def _report(error: FleetctlError, *, as_json: bool) -> int:
     if as_json:
-        import json
-
-        document = {
-            "schema": 1,
-            "exit": error.exit_code,
-            "error": error.cause,
-            "machine": error.machine,
-            "step": error.step,
-        }
-        print(json.dumps({**document, "state": error.state, "next": error.next_command}, ensure_ascii=False))
+        where = {"machine": error.machine, "step": error.step, "state": error.state, "next": error.next_command}
+        _say_json({"exit": error.exit_code, "error": error.cause, **where})
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code

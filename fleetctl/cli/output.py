@@ -17,9 +17,9 @@ COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 GOOD, ODD = ("ok", "serving", "up", "done"), ("warn", "draining", "stopped", "loading", "restarting")
 
 
-def colourful(stream: TextIO) -> bool:
+def colourful(stream: TextIO | None) -> bool:
     """A terminal that wants colours: NO_COLOR and TERM=dumb are obeyed."""
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or stream is None:
         return False
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 

@@ -25,7 +25,9 @@ def status(options: Options, *, wide: bool) -> int:
     def look(session: Session) -> int:
         session.status(session.fleet.machines)
         document = states.document(session.fleet, session.facts, session.errors, session.peers())
-        print(dump(document) if options.json else status_text(document, states.problems(document), wide=wide))
+        problems = [*([session.peers_problem] if session.peers_problem else []), *states.problems(document)]
+        document["problems"] = problems
+        print(dump(document) if options.json else status_text(document, problems, wide=wide))
         return exit_code((), session.errors.values())
 
     return with_session(options, lambda fleet: fleet.machines, look)
@@ -67,6 +69,8 @@ def check(options: Options, chosen: Sequence[str]) -> int:
 
 def route(options: Options, session_id: str) -> int:
     """Computed from the peers file, then asked of the balancer itself; they have to agree."""
+    if not session_id or not session_id.isprintable():
+        raise UsageError("a session id is one line of printable characters")
 
     def look(session: Session) -> int:
         fleet = session.fleet

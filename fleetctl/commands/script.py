@@ -43,17 +43,21 @@ def body(name: str) -> str:
 
 @dataclass(frozen=True)
 class Script:
-    """A script file and its arguments. `fleet` given: it changes the machine and holds the machine's step lock."""
+    """A script file and its arguments. `fleet` given: it changes the machine and holds the machine's step lock.
+
+    `patience`: seconds to wait for that lock.
+    """
 
     name: str
     args: tuple[Word, ...] = ()
     fleet: str | None = None
+    patience: int = 600
 
     @property
     def text(self) -> str:
         """What `sh -c` gets."""
         head = f"set -eu\numask 022\nset -- {words(self.args)}\n"
-        lock = f"fleet={quote(self.fleet)}\n{body('lock')}" if self.fleet is not None else ""
+        lock = f"fleet={quote(self.fleet)} patience={self.patience}\n{body('lock')}" if self.fleet is not None else ""
         return head + lock + body(self.name)
 
     def __str__(self) -> str:

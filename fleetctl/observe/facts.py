@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleetctl.balancer.peers import Peer
+from fleetctl.balancer.peers import PeerState as WantedState
 from fleetctl.commands.docker import Topology
 from fleetctl.observe.npu_smi import NpuReport
 
@@ -162,6 +164,13 @@ class Facts:
 
     def container(self, name: str) -> Container | None:
         return next((c for c in self.containers or () if c.name == name), None)
+
+
+def live_table(state: BalancerState | None) -> tuple[Peer, ...]:
+    """The peers that the running balancer has loaded."""
+    known = {one.value for one in WantedState}
+    found = [peer for peer in (state.peers if state else ()) if peer.state in known]
+    return tuple(Peer(peer.id, peer.address, state=WantedState(peer.state)) for peer in found)
 
 
 def parse_json(text: str) -> Any:

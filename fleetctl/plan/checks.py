@@ -36,7 +36,7 @@ def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, .
 def machine_problems(
     fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance] | None = None
 ) -> list[str]:
-    """Why `machine` cannot take its instances (or those given), each in words that name the holder or what is missing."""
+    """Why `machine` cannot take its instances (or those given): each holder and each missing thing by name."""
     chosen = fleet.on(machine.id) if instances is None else instances
     found = list(_software(fleet, facts))
     found += _npus(fleet, machine, facts, chosen)

@@ -22,6 +22,7 @@ class Context:
     """`machines`: those the command is about, in joining order. `peers`: the table as it will be at this point.
 
     `current` is the release that the machines know, `release` the one that this command rolls out.
+    `peers_broken`: the table is the running balancer's, the file has to be written again.
     """
 
     fleet: Fleet
@@ -33,6 +34,7 @@ class Context:
     current: Release | None = None
     users: Mapping[int, str] = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
+    peers_broken: bool = False
 
     @property
     def balancer(self) -> int:

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fleetctl.balancer import peers as peers_file
+from fleetctl.balancer.peers import Peer, PeersError
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, FleetctlError
 from fleetctl.fleet.secrets import Secret
-from fleetctl.observe.facts import parse_json
+from fleetctl.observe.facts import live_table, parse_json
+from fleetctl.observe.observe import balancer as balancer_state
 from fleetctl.plan.operation import (
     ApiKey,
     EditPeers,
@@ -200,6 +202,10 @@ class Executor:
             if values.get("SubState") == "exited" and values.get("Result") == "success":
                 self._call(operation.machine, Script("job_clear", (job.unit, job.progress), self.fleet), 30)
                 return result.stdout
+            if values.get("ActiveState") == "inactive" and values.get("Result") == "success":
+                return (
+                    result.stdout
+                )  # another fleetctl saw it end and cleared it; what it made is checked by what follows
             if values.get("ActiveState") in ("failed", "inactive"):
                 lines = [line for line in log.strip().splitlines() if line.strip()]
                 words = " / ".join(lines[-4:]) or f"ended with {values.get('ExecMainStatus')}"
@@ -215,7 +221,7 @@ class Executor:
         for _ in range(10):
             seen = self._call(operation.machine, Script("read_file", (edit.path,)), 20)
             old = seen.stdout if seen.rc == 0 else ""
-            text = peers_file.render(edit.edit(peers_file.parse(old) if old else ()))
+            text = peers_file.render(edit.edit(self._table(operation, edit, old)))
             if text == old:
                 break
             before = hashlib.sha256(old.encode()).hexdigest() if old else "-"
@@ -230,6 +236,16 @@ class Executor:
         if edit.configuration is not None:
             self._write_configuration(operation, edit)
         return self._loaded(operation, edit)
+
+    def _table(self, operation: Operation, edit: EditPeers, text: str) -> tuple[Peer, ...]:
+        """The peers of the file; of the running balancer when somebody broke or removed it."""
+        try:
+            if text:
+                return peers_file.parse(text)
+        except PeersError:
+            pass
+        result = self._call(operation.machine, Script("state_ask", (edit.state_url,)), 15)
+        return live_table(balancer_state(result.stdout))
 
     def _write_configuration(self, operation: Operation, edit: EditPeers) -> None:
         """The peers as they are now, of whichever branch wrote them last, one writer at a time."""

@@ -17,12 +17,12 @@ from fleetctl.balancer import peers as peers_file
 from fleetctl.balancer.peers import Peer, PeersError
 from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script
-from fleetctl.errors import CommandError, FleetctlError, UnreachableError
+from fleetctl.errors import CommandError, FleetctlError, LockedError, UnreachableError
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.fleet.lint import Finding
 from fleetctl.fleet.secrets import Secret, resolve
 from fleetctl.observe import observe
-from fleetctl.observe.facts import Facts
+from fleetctl.observe.facts import Facts, live_table
 from fleetctl.plan import checks, release
 from fleetctl.plan.context import Context
 from fleetctl.plan.executor import Executor, StepResult
@@ -30,7 +30,9 @@ from fleetctl.plan.operation import Plan
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.fanout import Connections
 
-PROBE_SECONDS = 60.0
+PROBE_SECONDS = 90.0
+LOCK_PATIENCE = 45
+LOCK_HELD = 75  # lock.sh
 
 
 @dataclass
@@ -56,6 +58,9 @@ class Session:
 
         def one(connection: Connection, machine: int) -> Facts:
             result = connection.run(script(machine), timeout=PROBE_SECONDS)
+            if result.rc == LOCK_HELD:
+                held = "fleetctl status, then the same command again"
+                raise LockedError(result.stderr.strip(), step="observe", state="nothing was changed", next_command=held)
             if result.rc != 0:
                 raise CommandError(result.stderr.strip() or f"the probe ended with {result.rc}", step="observe")
             return observe.parse(machine, result.stdout)
@@ -79,7 +84,7 @@ class Session:
         `overrides`: what this command asks for; None keeps those of the release in force.
         """
         ids = tuple(machines)
-        wait = Script("settle", (), self.fleet.name).text
+        wait = Script("settle", (), self.fleet.name, LOCK_PATIENCE).text
         self.look(ids, lambda m: f"{_in_subshell(wait)}{probe.state(self.fleet, self.fleet.machines[m])}")
         before = self.fleet.image
         self._apply_release(overrides)
@@ -118,23 +123,31 @@ class Session:
             current=current,
             users={m: self.connections[m].target.user for m in self.facts},
             peers=self.peers(),
+            peers_broken=self.peers_problem is not None,
         )
 
-    def peers(self) -> tuple[Peer, ...]:
-        """The peers file as it is. Raises PeersError when somebody broke it."""
+    @property
+    def peers_problem(self) -> str | None:
+        """Why the peers file cannot be used as it is; None when it can, or when there is none yet."""
         facts = self.facts.get(self.fleet.inventory.balancer.machine)
-        if facts is None or facts.peers is None:
-            return ()
+        if facts is None or (facts.peers is None and not (facts.balancer and facts.balancer.peers)):
+            return None
+        if facts.peers is None:
+            return f"{paths.peers(self.fleet)} is gone; the balancer keeps what it had: fleetctl rollout"
         try:
-            return peers_file.parse(facts.peers)
+            peers_file.parse(facts.peers)
         except PeersError as error:
-            raise PeersError(
-                error.cause,
-                machine=facts.machine,
-                step="observe",
-                state=f"{paths.peers(self.fleet)} is broken; the balancer keeps the last good one",
-                next_command="remove that file, then fleetctl rollout",
-            ) from None
+            return f"{paths.peers(self.fleet)}: {error.cause}; the balancer keeps the last good one: fleetctl rollout"
+        return None
+
+    def peers(self) -> tuple[Peer, ...]:
+        """The table: of the file, or of the running balancer when the file was broken or removed by hand."""
+        facts = self.facts.get(self.fleet.inventory.balancer.machine)
+        if facts is None:
+            return ()
+        if facts.peers is not None and self.peers_problem is None:
+            return peers_file.parse(facts.peers)
+        return live_table(facts.balancer)
 
     def lint_model(self) -> list[Finding]:
         """The inventory against the config.json of the model on the source."""

@@ -30,7 +30,7 @@ def document(
     return {
         "schema": 1,
         "fleet": fleet.name,
-        "verdict": verdict(machines, live is not None, bool(facts)),
+        "verdict": verdict(machines, sum(peer.state == "up" for peer in live.peers) if live else 0, bool(facts)),
         "release": current,
         "machines": machines,
         "balancer": {
@@ -45,13 +45,16 @@ def document(
     }
 
 
-def verdict(machines: list[dict[str, Any]], balancer_answers: bool, anybody: bool) -> str:
-    """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen."""
+def verdict(machines: list[dict[str, Any]], up: int, anybody: bool) -> str:
+    """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen.
+
+    `up`: backends that the running balancer sends to.
+    """
     if not anybody:
         return "unknown"
     instances = [instance for machine in machines for instance in machine["instances"]]
     states = {instance["state"] for instance in instances}
-    if not balancer_answers or any(state in BAD for state in states):
+    if not up or any(state in BAD for state in states):
         return "critical"
     odd = any(i["drift"] or i["balancer"] != "up" for i in instances)
     return "warn" if states != {SERVING} or odd else "ok"
@@ -154,6 +157,14 @@ def _instance_problem(one: Mapping[str, Any]) -> list[str]:
         return [f"{name} is parked after too many starts: fleetctl logs {name}; fleetctl start {name}"]
     if state in BAD:
         return [f"{name} is {state}: fleetctl logs {name}; fleetctl restart {name}"]
+    if state == "draining":
+        return [f"{name} is drained: fleetctl undrain {name}"]
+    if state in ("loading", "restarting"):
+        return [f"{name} is {state}: fleetctl logs {name} -f"]
+    if state == "absent":
+        return [f"{name} has no unit: fleetctl add-machine {name.split('/')[0]}"]
+    if one["balancer"] != "up":
+        return [f"{name} serves and is not in rotation: fleetctl rollout"]
     if one["drift"]:
         return [f"{name} does not run the desired state: fleetctl plan; fleetctl rollout"]
     return []

@@ -526,7 +526,7 @@ def join(context: Context, machine: int) -> Group:
     """All instances of a machine take their places in the table at once."""
     table = after_join(context, machine)
     loaded = context.facts[context.balancer].balancer
-    if table == context.peers and loaded is not None:
+    if table == context.peers and loaded is not None and not context.peers_broken:
         return sequence("join")
     wanted = {peer.id: peer for peer in table if peer.id.startswith(f"{machine}/")}
     fleet = context.fleet

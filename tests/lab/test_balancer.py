@@ -179,6 +179,7 @@ def test_an_nginx_without_lua_serves_too_and_says_what_it_cannot(fleet: Lab) -> 
     assert "without Lua" in done.err
     assert complete(fleet, "abc")[0] == 200
     fleet.run("restart", "67/0", "--yes", inventory=plain)
+    fleet.run("rollout", "--yes", inventory=plain)
     assert "nothing to do" in fleet.run("rollout", "--yes", inventory=plain).out
     fleet.run("balancer", "apply", "--yes")
     assert fleet.status()["balancer"]["up"] == 8

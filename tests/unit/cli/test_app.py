@@ -92,3 +92,27 @@ def test_playbooks_units_and_scripts_travel_in_the_wheel(tmp_path: Path) -> None
         "commands/scripts/gate.sh",
     ):
         assert f"fleetctl/{name}" in names
+
+
+def test_words_that_mean_nothing_are_a_json_document_too() -> None:
+    for words in (("status", "--bogus", "-o", "json"), ("rollout", "--mtp", "99", "-o", "json")):
+        assert json.loads(run(*words).stdout)["exit"] == 2
+
+
+def test_an_empty_list_of_machines_is_not_every_machine() -> None:
+    done = run("rollout", "--machines", "", "--yes", FLEET_API_KEY="sk-unit-0123456789")
+    assert done.returncode == 2
+
+
+def test_a_session_id_is_one_line() -> None:
+    for session in ("", "a\nb"):
+        assert run("route", session, FLEET_API_KEY="sk-unit-0123456789").returncode == 2
+
+
+def test_output_that_cannot_be_written_is_an_error_and_no_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fleetctl", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

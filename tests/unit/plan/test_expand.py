@@ -284,3 +284,47 @@ def test_a_new_balancer_configuration_is_tried_beside_the_running_one_first(flee
     assert summaries[2].startswith("write nginx.conf of ")
     assert summaries[2].endswith("reload openresty-qwen.service")
     assert summaries[-1].startswith("wait until configuration")
+
+
+def test_a_drain_that_was_cut_short_is_finished_before_anything_is_stopped(fleet: Fleet) -> None:
+    table = peers.of(fleet, {"67/2": peers.PeerState.DRAIN}, fleet.machines)
+    found = actions.restart(context(fleet, whole(fleet), (67,), peers=table), [fleet.on(67)[2]])
+    assert [op.step for op in found.operations][:2] == ["drain", "drain"]
+    five = fleet.with_overrides(Overrides(tokens=5))
+    rolled = plan("rollout", context(five, whole(fleet), tuple(fleet.machines), peers=table))
+    assert [op.summary for op in rolled.operations if op.target == "67/2"][0].startswith("drain")
+
+
+def test_nobody_joins_who_was_not_gated(fleet: Fleet) -> None:
+    table = peers.of(fleet, {"67/1": peers.PeerState.DRAIN}, fleet.machines)
+    found = plan("rollout", context(fleet, whole(fleet), tuple(fleet.machines), peers=table))
+    assert [op.step for op in found.operations][:2] == ["gate", "join"]
+
+
+def test_a_new_key_restarts_the_engines_that_hold_the_old_one(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(fleet, whole(fleet), tuple(fleet.machines), peers=table, key_hash="0" * 64))
+    assert {op.target for op in found.operations if op.step == "roll"} == {i.id for i in fleet.instances}
+
+
+def test_an_instance_that_is_still_loading_is_waited_for_and_not_started_again(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    young = tuple(replace(c, created=1000) for c in facts[67].containers or ())
+    facts[67] = replace(facts[67], containers=young, now=1100, health={})
+    table = peers.of(fleet, {}, [69])
+    found = plan("add-machine", context(fleet, facts, (67,), peers=table))
+    assert {op.step for op in found.operations if op.machine == 67} == {"gate"}
+
+
+def test_what_is_ours_or_the_systems_is_never_cleaned(fleet: Fleet) -> None:
+    facts = empty(fleet)
+    names = ("docker.service", "ssh.service", "openresty-qwen.service", "qwen38-tp2-0.service", "old.service")
+    facts[69] = replace(facts[69], foreign_units=names)
+    found = plan("add-machine", context(fleet, facts, (69,)))
+    assert [op.summary.split()[4] for op in found.operations if op.step == "clean"] == ["old.service"]
+
+
+def test_a_broken_peers_file_is_written_again_from_what_the_balancer_has(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    ctx = context(fleet, whole(fleet), tuple(fleet.machines), peers=table, peers_broken=True)
+    assert "join" in {op.step for op in plan("rollout", ctx).operations}
