@@ -6,7 +6,7 @@ demo: setup
 	sh scripts/demo.sh
 
 test: check
-	.venv/bin/python -m pytest tests/unit
+	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
 	.venv/bin/python -m pytest tests/live
 	.venv/bin/python -m pytest tests/lab
 
@@ -17,7 +17,7 @@ check: setup
 	sh scripts/check.sh
 
 unit: setup
-	.venv/bin/python -m pytest tests/unit
+	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
 
 live: setup
 	.venv/bin/python -m pytest tests/live

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fleetctl.commands import paths, units
 from fleetctl.commands.docker import Topology
@@ -14,6 +15,10 @@ from fleetctl.fleet.load import load
 from fleetctl.observe.facts import Container, Disk, Facts, Health, Image, ModelState, Unit
 from fleetctl.observe.npu_smi import Npu, NpuProcess, NpuReport
 from fleetctl.plan.desired import sha256
+
+# Seconds are the benchmarks' business: a busy box must not fail a property.
+settings.register_profile("fleetctl", deadline=None)
+settings.load_profile("fleetctl")
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-unit-test-0123456789"

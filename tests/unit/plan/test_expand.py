@@ -292,7 +292,7 @@ def test_a_drain_that_was_cut_short_is_finished_before_anything_is_stopped(fleet
     assert [op.step for op in found.operations][:2] == ["drain", "drain"]
     five = fleet.with_overrides(Overrides(tokens=5))
     rolled = plan("rollout", context(five, whole(fleet), tuple(fleet.machines), peers=table))
-    assert [op.summary for op in rolled.operations if op.target == "67/2"][0].startswith("drain")
+    assert next(op.summary for op in rolled.operations if op.target == "67/2").startswith("drain")
 
 
 def test_nobody_joins_who_was_not_gated(fleet: Fleet) -> None:
