@@ -1,6 +1,6 @@
 # Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
 .POSIX:
-.PHONY: demo test setup check unit live lab down docs bench-status bench-balancer
+.PHONY: demo test setup check unit live lab down setup-tests docs bench-status bench-balancer
 
 demo: setup
 	sh scripts/demo.sh
@@ -13,13 +13,16 @@ test: check
 setup:
 	sh scripts/setup.sh
 
-check: setup
+setup-tests:
+	sh scripts/setup.sh tests
+
+check: setup-tests
 	sh scripts/check.sh
 
-unit: setup
+unit: setup-tests
 	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
 
-live: setup
+live: setup-tests
 	.venv/bin/python -m pytest tests/live
 
 lab: setup
@@ -35,5 +38,5 @@ docs: setup
 bench-status:
 	eval "$$(.venv/bin/fleetctl lab env -i inventory.yaml)"; .venv/bin/python benchmarks/status/bench.py
 
-bench-balancer:
-	PYTHONPATH=. .venv/bin/python benchmarks/balancer/run.py
+bench-balancer: setup
+	sh benchmarks/balancer/run.sh
