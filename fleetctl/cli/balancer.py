@@ -13,7 +13,7 @@ from fleetctl.cli.output import dump, table
 from fleetctl.commands import paths
 from fleetctl.commands.script import words
 from fleetctl.errors import CommandError
-from fleetctl.plan import actions, desired, steps
+from fleetctl.plan import actions, balancer_steps, desired
 from fleetctl.plan.operation import Plan, sequence
 from fleetctl.plan.session import Session
 
@@ -95,7 +95,7 @@ def apply(inventory: Inventory = None, output: Output = "table", yes: Yes = Fals
 
             options.voice.line("\n".join(["without Lua this balancer cannot do everything:", *plain.LIMITS]))
         context = session.context([session.fleet.inventory.balancer.machine], "balancer apply", new_release=False)
-        root = sequence("balancer apply", steps.apply_balancer(context))
+        root = sequence("balancer apply", balancer_steps.apply_balancer(context))
         return carry_out(options, session, Plan("balancer apply", session.fleet.name, root))
 
     raise typer.Exit(_at_the_balancer(options, act, full=True))

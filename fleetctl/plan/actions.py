@@ -13,7 +13,8 @@ from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.errors import UsageError
 from fleetctl.fleet.fleet import Instance
-from fleetctl.plan import steps
+from fleetctl.plan import instances as instance_steps
+from fleetctl.plan import rotation as rotation_steps
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Operation, Plan, Run, sequence
@@ -50,7 +51,7 @@ def _out(context: Context, step: str, which: Instance, *, now: bool) -> Group | 
         return None
     if now:
         return sequence("out", _peer(context, step, which, PeerState.DRAIN, "drain: no new requests"))
-    return steps.drain(context, step, which)
+    return rotation_steps.drain(context, step, which)
 
 
 def restart(context: Context, instances: Sequence[Instance], *, now: bool = False) -> Plan:
@@ -66,8 +67,8 @@ def restart(context: Context, instances: Sequence[Instance], *, now: bool = Fals
             sequence(
                 which.id,
                 _out(context, "drain", which, now=now),
-                steps.bring_up(context, "restart", comparison),
-                steps.undrain(context, "undrain", which) if _known(context, which) else None,
+                instance_steps.bring_up(context, "restart", comparison),
+                rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )
         )
     return _plan(context, "restart", groups)
@@ -90,8 +91,8 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
             sequence(
                 which.id,
                 Operation("start", which.machine, which.id, "no longer stopped on purpose", mark) if marked else None,
-                None if serves else steps.bring_up(context, "start", context.comparisons[which.id]),
-                steps.undrain(context, "undrain", which) if _known(context, which) else None,
+                None if serves else instance_steps.bring_up(context, "start", context.comparisons[which.id]),
+                rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )
         )
     return _plan(context, "start", groups)
@@ -136,7 +137,10 @@ def rotation(context: Context, instances: Sequence[Instance], *, drain: bool) ->
             raise UsageError(f"{which.id} was stopped on purpose", next_command=f"fleetctl start {which.id}")
     command = "drain" if drain else "undrain"
     groups = [
-        steps.drain(context, "drain", i) if drain else sequence(i.id, steps.undrain(context, "undrain", i)) for i in due
+        rotation_steps.drain(context, "drain", i)
+        if drain
+        else sequence(i.id, rotation_steps.undrain(context, "undrain", i))
+        for i in due
     ]
     return _plan(context, command, groups)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleetctl.commands import paths
-from fleetctl.plan import checks, steps
+from fleetctl.plan import checks, rotation, steps
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
@@ -37,7 +37,7 @@ def _stage(stage: Stage, context: Context) -> tuple[Group, Context]:
 
 def _joined(context: Context, machine: int) -> Context:
     """Later machines see the table, and a balancer, as this one leaves them."""
-    after = replace(context, peers=steps.after_join(context, machine))
+    after = replace(context, peers=rotation.after_join(context, machine))
     object.__setattr__(after, "comparisons", context.comparisons)
     return after
 

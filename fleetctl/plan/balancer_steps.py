@@ -1,0 +1,80 @@
+"""The step kind that gives the balancer its configuration: tried beside the running one, swapped, proved. Pure."""
+
+from __future__ import annotations
+
+from fleetctl.commands import paths
+from fleetctl.commands.script import Inline, Script
+from fleetctl.plan import desired, gate
+from fleetctl.plan.build import HELD, unit_active, write
+from fleetctl.plan.cleaning import clean_now
+from fleetctl.plan.context import Context, archive
+from fleetctl.plan.files import key
+from fleetctl.plan.operation import Group, Operation, Run, Wait, sequence
+
+
+def balancer(context: Context, machine: int) -> Group:
+    """The balancer runs the desired configuration; compared with what it has loaded, not with what its files say."""
+    return apply_balancer(context) if machine == context.machines[0] else sequence("balancer")
+
+
+def apply_balancer(context: Context) -> Group:
+    """Tried beside the running one first, then swapped in; when it is not loaded, the old one is back."""
+    fleet, where = context.fleet, context.balancer
+    facts = context.facts[where]
+    wanted = desired.balancer(fleet, facts, context.peers)
+    if wanted is None:
+        return sequence("balancer")
+    unit = fleet.inventory.balancer.unit
+    changed = [name for name, text in wanted.beside.items() if facts.files.get(name) != desired.sha256(text)]
+    stale = {n: t for n, t in wanted.files.items() if facts.files.get(f"{wanted.folder}/{n}") != desired.sha256(t)}
+    seen, active = facts.units.get(unit), unit_active(context, where, unit)
+    loaded = facts.balancer is not None and facts.balancer.config == wanted.hash
+    if not stale and not changed and loaded and active and seen is not None and seen.enabled == "enabled":
+        return sequence("balancer")
+    unit_changed = str(paths.unit(unit)) in changed
+    # One that systemd is about to start again cannot be reloaded.
+    anew = unit_changed or (seen is not None and seen.active == "activating")
+    verb = "start" if not active else "restart" if anew else "reload"
+    return sequence(
+        "balancer",
+        None if where in context.machines else clean_now(context, where),
+        None if where in context.machines else key(context, where),
+        *_shadow(context, wanted) if stale and not context.plain else (),
+        *(write(context, "balancer", where, name, wanted.beside[name]) for name in changed),
+        *_swap(context, wanted, stale, verb),
+    )
+
+
+def _shadow(context: Context, wanted: desired.DesiredBalancer) -> tuple[Operation, ...]:
+    """`nginx -t` runs no Lua and opens no port: the new configuration has to answer, on loopback, before it is used."""
+    from fleetctl.balancer import peers, shadow
+
+    fleet, where = context.fleet, context.balancer
+    tried = shadow.shadow(fleet, wanted.flavour, peers.render(context.peers))
+    write = Run(Script("write_tree", (tried.folder,), fleet.name), archive(tried.files))
+    run = Run(Inline("shadow", (tried.folder,), source=tried.script), timeout=shadow.SECONDS)
+    return (
+        Operation("balancer", where, "balancer", f"write the new configuration to {tried.folder}", write),
+        Operation("balancer", where, "balancer", "start it beside the running one on loopback and check it", run),
+    )
+
+
+def _swap(
+    context: Context, wanted: desired.DesiredBalancer, stale: dict[str, str], verb: str
+) -> tuple[Operation, Operation]:
+    fleet, where = context.fleet, context.balancer
+    folder, unit = wanted.folder, f"{fleet.inventory.balancer.unit}.service"
+    names = next(iter(stale)) if len(stale) == 1 else f"{len(stale)} files"
+    apply = Run(Script("balancer_apply", (folder, unit, verb), fleet.name), archive(stale), HELD)
+    wait = Wait(
+        Script("state_ask", (context.state_url,)),
+        gate.config_loaded(wanted.hash),
+        30,
+        15,
+        on_failure=Script("balancer_restore", (folder, unit), fleet.name),
+    )
+    what = f"write {names} of {folder}, {verb} {unit}" if stale else f"{verb} {unit}"
+    return (
+        Operation("balancer", where, "balancer", what, apply),
+        Operation("balancer", where, "balancer", f"wait until configuration {wanted.hash[:12]} is loaded", wait),
+    )

@@ -1,0 +1,51 @@
+"""What every step kind needs to say an operation. Pure."""
+
+from __future__ import annotations
+
+from fleetctl.balancer.peers import PeerState
+from fleetctl.commands import paths
+from fleetctl.commands.script import Script
+from fleetctl.fleet.fleet import Instance
+from fleetctl.plan import desired, gate
+from fleetctl.plan.context import Context
+from fleetctl.plan.operation import Job, Operation, Run, Wait
+
+HELD = 120.0
+
+
+def op(
+    step: str, machine: int, summary: str, action: Run | Job | Wait, target: str | None = None, id: str = ""
+) -> Operation:
+    return Operation(step, machine, target or str(machine), summary, action, id)
+
+
+def write(context: Context, step: str, machine: int, path: object, text: str, mode: str = "0644") -> Operation:
+    script = Script("write_file", (str(path), mode), context.fleet.name)
+    return op(step, machine, f"write {path}", Run(script, text.encode()))
+
+
+def unit_active(context: Context, machine: int, unit: str) -> bool:
+    seen = context.facts[machine].units.get(unit)
+    return seen is not None and seen.active in ("active", "activating", "reloading")
+
+
+def in_rotation(context: Context, instance: Instance) -> bool:
+    return any(peer.id == instance.id and peer.state is PeerState.UP for peer in context.peers)
+
+
+def comparisons_on(context: Context, machine: int) -> list[desired.Comparison]:
+    return [context.comparisons[instance.id] for instance in context.fleet.on(machine)]
+
+
+def gate_operation(context: Context, step: str, which: Instance) -> Operation:
+    """Unit, container, own NPUs, /health, name, 401 without the key, one real completion with it."""
+    fleet = context.fleet
+    unit, model_name = f"{which.name}.service", fleet.inventory.model.name
+    script = Script("gate", (unit, which.name, f"http://{which.address}", paths.api_key(fleet), model_name))
+    wait = Wait(
+        script,
+        gate.serving(which, model_name),
+        fleet.inventory.rollout.start_timeout,
+        on_failure=Script("gate_log", (unit, 30)),
+    )
+    return op(step, which.machine, "wait until it answers a completion", wait, which.id)

@@ -1,0 +1,107 @@
+"""The step kinds that start and change instances; nothing that serves is touched before it is drained. Pure."""
+
+from __future__ import annotations
+
+from fleetctl.balancer.peers import PeerState
+from fleetctl.commands import paths
+from fleetctl.commands.script import Script
+from fleetctl.fleet.fleet import Instance
+from fleetctl.plan import desired, gate
+from fleetctl.plan.build import HELD, comparisons_on, gate_operation, op
+from fleetctl.plan.context import Context
+from fleetctl.plan.desired import State
+from fleetctl.plan.operation import Group, Run, Wait, sequence, side_by_side
+from fleetctl.plan.rotation import drain, undrain
+
+
+def _serves(context: Context, comparison: desired.Comparison) -> bool:
+    """It takes requests now, so that it has to be drained before it is touched."""
+    which = comparison.desired.instance
+    health = context.facts[which.machine].health.get(which.index)
+    # A peer that is draining may have requests in flight: an earlier run was cut short there.
+    in_table = any(peer.id == which.id and peer.state is not PeerState.OFF for peer in context.peers)
+    return in_table and health is not None and health.http == 200
+
+
+def start(context: Context, machine: int) -> Group:
+    """Start what does not serve: the first instance alone (it warms the page cache), then the rest side by side."""
+    due = [
+        c
+        for c in comparisons_on(context, machine)
+        if c.state in (State.CREATE, State.START, State.RECREATE, State.LOADING) and not _serves(context, c)
+    ]
+    first, rest = due[:1], due[1:]
+    return sequence(
+        "start",
+        *(bring_up(context, "start", c) for c in first),
+        side_by_side("start the rest", *(bring_up(context, "start", c) for c in rest)),
+    )
+
+
+def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Group:
+    """Start or restart one instance that takes no requests, and wait until it answers a real completion."""
+    fleet, which = context.fleet, comparison.desired.instance
+    running = context.facts[which.machine].container(which.name)
+    replace_it = running is not None and running.state == "running"
+    unit = f"{which.name}.service"
+    wait_free = Wait(Script("npu_info"), gate.devices_free(which), 120, 20)
+    verb = "restart" if replace_it else "start"
+    reason = f" ({comparison.reason})" if comparison.reason else ""
+    if comparison.state is State.LOADING:
+        return sequence(which.id, gate_operation(context, "gate", which))
+    operations = []
+    if replace_it:
+        operations.append(
+            op(
+                step,
+                which.machine,
+                f"stop {unit}{reason}",
+                Run(Script("unit_stop", (unit,), fleet.name), timeout=240),
+                which.id,
+            )
+        )
+    operations += [
+        op(step, which.machine, f"wait for free NPUs {_devices(which)}", wait_free, which.id),
+        op(
+            step,
+            which.machine,
+            f"{verb} {unit}{reason if not replace_it else ''}",
+            Run(Script("unit_start", (unit, paths.stopped(fleet, which)), fleet.name), timeout=HELD),
+            which.id,
+        ),
+        gate_operation(context, "gate", which),
+    ]
+    return sequence(which.id, *operations)
+
+
+def _devices(which: Instance) -> str:
+    return ",".join(map(str, which.devices))
+
+
+def roll(context: Context, machine: int) -> Group:
+    """Change what serves: drain, restart, gate, back in rotation, at most `max_unavailable` at a time."""
+    due = [
+        c for c in comparisons_on(context, machine) if c.state in (State.RECREATE, State.START) and _serves(context, c)
+    ]
+    size = batch_size(context)
+    batches = [due[i : i + size] for i in range(0, len(due), size)]
+    return sequence(
+        "roll",
+        *(side_by_side("batch", *(replace_serving(context, "roll", c) for c in batch)) for batch in batches),
+    )
+
+
+def batch_size(context: Context) -> int:
+    """How many instances may be out of rotation at once; at least one."""
+    text, total = context.fleet.inventory.rollout.max_unavailable, len(context.peers)
+    return max(1, total * int(text[:-1]) // 100 if text.endswith("%") else int(text))
+
+
+def replace_serving(context: Context, step: str, comparison: desired.Comparison) -> Group:
+    which = comparison.desired.instance
+    return sequence(
+        which.id,
+        drain(context, step, which),
+        bring_up(context, step, comparison),
+        undrain(context, step, which),
+    )
