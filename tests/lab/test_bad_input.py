@@ -129,6 +129,15 @@ def test_a_broken_peers_file_is_named_and_the_old_one_keeps_serving(pair: Lab) -
     assert pair.ask("abc")[0] == 200
 
 
+def test_an_image_that_is_nowhere_changes_nothing(pair: Lab) -> None:
+    before = pair.status()
+    done = pair.run("rollout", "--image", "quay.io/nobody/nothing:1", "--yes", code=1)
+    assert "pull" in done.err
+    after = pair.status()
+    assert after["release"] == before["release"]
+    assert after["verdict"] == before["verdict"] == "ok"
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _tidy(pair: Lab):  # type: ignore[no-untyped-def]
     yield

@@ -56,9 +56,11 @@ def test_every_step_of_every_playbook_is_killed_somewhere_below() -> None:
         for stage in playbook.load(name, set(STEPS)).stages
         for s in stage.steps
     }
-    # `make-room` is `clean` done earlier, with the same operations.
-    assert steps - {"make-room"} - set(RUNS) == set()
-    assert set(STEPS) - {"make-room"} - set(RUNS) == set()
+    # `make-room` is `clean` done earlier, with the same operations. `pull` needs a registry, and a lab has none: it is
+    # a job like `image`, and what its failure leaves is tested in test_bad_input.py.
+    elsewhere = {"make-room", "pull"}
+    assert steps - elsewhere - set(RUNS) == set()
+    assert set(STEPS) - elsewhere - set(RUNS) == set()
 
 
 def reaches(process: subprocess.Popen[str], step: str, seconds: float = 120) -> str | None:
