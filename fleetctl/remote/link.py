@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ PATIENCE = 8.0  # seconds for a connection to stand, all its stages together
 TRIES = 3
 FIRST_PAUSE = 0.2  # seconds; doubled each time
 QUICK = 2.0  # a failure that took longer than this is not tried again: the person has waited enough
+CLOSING = 0.3  # seconds to let a connection go before it is left to itself
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,16 @@ class Link:
     def close(self) -> None:
         """Close without waiting for the peer."""
         self.watch.stop()
-        self.fabric.close()
+        # paramiko joins its own thread for up to 10 s, which a peer that does not read can make it take.
+        closer = threading.Thread(target=_quietly, args=(self.fabric.close,), name="fleetctl-close", daemon=True)
+        closer.start()
+        closer.join(CLOSING)
+
+
+def _quietly(close: Callable[[], object]) -> None:
+    """What a connection says while it is let go interests nobody."""
+    with suppress(Exception):
+        close()
 
 
 def connect(target: SshTarget, gateway: Link | None) -> Link:

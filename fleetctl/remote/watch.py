@@ -51,7 +51,7 @@ class Watch:
             silence = now - max(start, self._transport.heard)
             if silence > SILENT:
                 self.found_dead = True
-                self._transport.close()
+                _ignore_failure(self._transport.close)
             elif silence > QUIET:
                 self._ask()
 

@@ -151,7 +151,7 @@ def test_ctrl_c_ends_at_once_and_quietly(server: Server) -> None:
     assert process.stdout.readline() == "open\n"
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
-    assert process.communicate(timeout=10)[1] == ""
+    assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == 130
     assert time.monotonic() - started < 3
 
