@@ -80,13 +80,6 @@ if [ ! -x .venv/bin/fleetctl ] || [ "$(cat .venv/.setup 2>/dev/null)" != "$stamp
 	printf '%s\n' "$stamp" >.venv/.setup
 fi
 
-# gixy-ng brings ngxparse, which installs itself over crossplane; the real one has to come last.
-if [ "${1:-}" = tests ] && ! .venv/bin/python -c 'import gixy' 2>/dev/null; then
-	pip='.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input'
-	$pip 'gixy-ng==0.2.59' || give_up "pip could not install gixy-ng"
-	$pip --force-reinstall --no-deps 'crossplane==0.5.8' || give_up "pip could not install crossplane"
-fi
-
 answers() { timeout 20 docker info >/dev/null 2>&1; }
 if ! answers; then
 	log=/var/log/dockerd.log

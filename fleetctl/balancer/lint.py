@@ -72,6 +72,8 @@ def structure(conf: Path) -> list[str] | None:
         from crossplane import analyzer
     except ImportError:
         return None
+    if not hasattr(crossplane, "parse_string"):
+        return None  # the original 0.5.8 takes what stands in a map for directives; its fork ngxparse does not
     analyzer.DIRECTIVES.update(_lua_directives(analyzer))  # its own function for this fails on Python 3
     payload = crossplane.parse(str(conf), single=True, strict=True)
     problems = [_short(error["error"], conf) for error in payload["errors"]]

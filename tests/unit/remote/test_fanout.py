@@ -19,7 +19,10 @@ from fleetctl.remote.fanout import Connections
 from tests.unit.remote.sshd import Server, wait_until
 
 INTERRUPTED_CLIENT = """
+import signal
 import sys
+# Somebody who starts tests in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from fleetctl.remote.fanout import Connections
 from fleetctl.remote.target import SshTarget
 targets = [SshTarget(i, "127.0.0.1", int(sys.argv[1]), sys.argv[2], sys.argv[3], agent="none",
