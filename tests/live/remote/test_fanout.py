@@ -16,7 +16,7 @@ import pytest
 from fleetctl.errors import HostKeyError, UnreachableError
 from fleetctl.remote.connection import Connection, Result
 from fleetctl.remote.fanout import Connections
-from tests.unit.remote.sshd import Server, wait_until
+from tests.live.remote.sshd import Server, wait_until
 
 INTERRUPTED_CLIENT = """
 import signal

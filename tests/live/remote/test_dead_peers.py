@@ -15,7 +15,7 @@ from pathlib import Path
 from fleetctl.errors import FleetctlError, UnreachableError
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.fanout import Connections
-from tests.unit.remote.sshd import Server, descendants, wait_until
+from tests.live.remote.sshd import Server, descendants, wait_until
 
 LIMIT = 10.0
 PATIENT_CLIENT = """

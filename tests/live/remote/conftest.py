@@ -11,7 +11,7 @@ import pytest
 
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.target import SshTarget
-from tests.unit.remote.sshd import SSHD, Server
+from tests.live.remote.sshd import SSHD, Server
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from fleetctl.remote import hostkeys
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.hostkeys import HostKey
 from fleetctl.remote.target import SshTarget
-from tests.unit.remote.sshd import Server, keygen
+from tests.live.remote.sshd import Server, keygen
 
 Connect = Callable[..., Connection]
 

@@ -15,7 +15,7 @@ import pytest
 from fleetctl.errors import AuthenticationError, CommandError, FleetctlError, UnreachableError
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.target import SshTarget
-from tests.unit.remote.sshd import Server, descendants, keygen, wait_until
+from tests.live.remote.sshd import Server, descendants, keygen, wait_until
 
 Connect = Callable[..., Connection]
 SECRET = "sk-sentinel-7d1f"
