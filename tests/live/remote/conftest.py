@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.load import load
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.target import SshTarget
 from tests.live.remote.sshd import SSHD, Server
@@ -66,3 +68,9 @@ def connect() -> Iterator[Callable[..., Connection]]:
     yield make
     for connection in made:
         connection.close()
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """The shipped inventory."""
+    return load(Path(__file__).parents[3] / "inventory.yaml")
