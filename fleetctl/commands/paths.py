@@ -48,6 +48,17 @@ def manifest(fleet: Fleet) -> PurePosixPath:
     return state(fleet) / "manifest" / f"{fleet.inventory.model.path.name}.sha256"
 
 
+def images(fleet: Fleet) -> PurePosixPath:
+    """Images that fleetctl brought here, `ID REFERENCE`, oldest first."""
+    return state(fleet) / "images"
+
+
+def model_versions(fleet: Fleet) -> PurePosixPath:
+    """Copies of the model by content, beside its path, which is a link to one of them; `partial` is on its way."""
+    path = fleet.inventory.model.path
+    return path.parent / f".{path.name}.fleetctl"
+
+
 def release(fleet: Fleet) -> PurePosixPath:
     return state(fleet) / "release.json"
 
@@ -65,6 +76,11 @@ def audit(fleet: Fleet) -> PurePosixPath:
     return state(fleet) / "audit.log"
 
 
+def fleet_lock(fleet: Fleet) -> PurePosixPath:
+    """Who is changing the fleet; in /run, so that a reboot frees it."""
+    return PurePosixPath("/run/fleetctl") / f"{fleet.name}.fleet-lock"
+
+
 def engine_help(fleet: Fleet, image_content: str) -> PurePosixPath:
     return state(fleet) / "help" / f"{image_content[:24]}.txt"
 
@@ -76,6 +92,11 @@ def job(fleet: Fleet, what: str) -> str:
 
 def job_progress(unit_name: str) -> PurePosixPath:
     return PurePosixPath("/run/fleetctl/jobs") / f"{unit_name}.progress"
+
+
+def serve(fleet: Fleet) -> PurePosixPath:
+    """Programs that a source runs for receivers; nothing secret, the same everywhere."""
+    return state(fleet) / "serve"
 
 
 def transfer(fleet: Fleet, what: str) -> PurePosixPath:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fleetctl.commands import ascend, paths
-from fleetctl.commands.script import quote, words
+from fleetctl.commands import ascend, fleet_lock, paths
+from fleetctl.commands.script import body, quote, words
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Machine
 
@@ -89,6 +89,10 @@ def _state(fleet: Fleet) -> list[str]:
         f"if [ -e {quote(paths.release(fleet))} ]; then cat {quote(paths.release(fleet))} >release; fi",
         f'for f in {stopped}/*; do if [ -e "$f" ]; then '
         'printf "%s\\t%s\\n" "${f##*/}" "$(cat "$f")"; fi; done >stopped',
+        f'for f in {paths.job_progress(paths.job(fleet, "*"))}; do if [ -e "$f" ]; then n=${{f##*/}}; '
+        'printf "%s\\t%s\\t%s\\n" "${n%.progress}" "$(cat "${f%.progress}.result" 2>/dev/null)" "$(tail -n 1 "$f")"; '
+        "fi; done >progress",
+        fleet_lock.probe(fleet),
     ]
 
 
@@ -150,10 +154,10 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     files = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
     files.append(str(paths.api_key(fleet)))
     foreground = [*_state(fleet), *_peers(fleet, machine), "date +%s >now"]
-    if machine.id == fleet.inventory.source:
-        tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
-        keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
-        foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")
+    foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
+    tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
+    keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
+    foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")
     if machine.id != fleet.inventory.balancer.machine:
         return background, _hashes(files), foreground
     from fleetctl.balancer import config
@@ -183,13 +187,17 @@ def _listeners() -> str:
 
 def _model(fleet: Fleet) -> str:
     model, manifest = quote(fleet.inventory.model.path), quote(paths.manifest(fleet))
-    listing = "find . -type f -printf '%P\\t%s\\t%T@\\n' | LC_ALL=C sort | sha256sum | cut -d' ' -f1"
-    size = "du -sb . | cut -f1"
+    partial = quote(paths.model_versions(fleet) / "partial")
+    versions = f"ls -1tr {quote(paths.model_versions(fleet))} 2>/dev/null | grep -vE '^(partial|verified|link)$'"
     return (
-        f"if [ -d {model} ]; then cd {model}; {{ echo listing $({listing}); echo size $({size}); "
-        f'if [ -e {manifest} ]; then echo manifest $(sha256sum <{manifest} | cut -d" " -f1); fi; '
-        f"echo stamp $(cat {manifest}.stamp 2>/dev/null); echo verified $(cat {manifest}.verified 2>/dev/null); }} "
-        f'>"$d/model"; fi'
+        f"{body('model_files')}{{ if [ -d {partial} ]; then echo arrived $(du -sb {partial} | cut -f1); fi; "
+        f"if [ -e {manifest} ]; then echo manifest $(sha256sum <{manifest} | cut -d' ' -f1); fi; "
+        f"echo verified $(cat {manifest}.verified 2>/dev/null); "
+        f"echo since $(stat -c %Y {manifest}.verified 2>/dev/null); "
+        f"echo version $(readlink {model} | sed 's#.*/##'); "
+        f"echo versions $({versions}); "
+        f"if [ -d {model} ]; then cd {model}; echo listing $(stamp_here); echo size $(du -sbL . | cut -f1); fi; "
+        '} >"$d/model"'
     )
 
 
@@ -222,9 +230,15 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
         _disk("disk-model", str(fleet.inventory.model.path.parent)),
         _disk("disk-docker", "/var/lib/docker"),
         _disk("disk-state", "/var/lib"),
+        "cat /etc/ssh/ssh_host_*_key.pub >host-keys 2>/dev/null || true",
     ]
+    if machine.id != fleet.inventory.source:
+        source = quote(fleet.machines[fleet.inventory.source].address)
+        checks.append(
+            f"way=$(ip -o route get {source} 2>/dev/null | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); "
+            'cat "/sys/class/net/$way/speed" >link 2>/dev/null || true'
+        )
     if machine.id == fleet.inventory.source:
-        checks.append("cat /etc/ssh/ssh_host_*_key.pub >host-keys 2>/dev/null || true")
         model = fleet.inventory.model.path
         checks.append(
             f"if [ -e {quote(model / 'config.json')} ]; then cat {quote(model / 'config.json')} >model-config; fi"
@@ -235,4 +249,5 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
 
 def _disk(name: str, path: str) -> str:
     """Free space where `path` is or would be: the nearest folder above it that exists."""
-    return f'p={quote(path)}; while [ ! -d "$p" ]; do p=${{p%/*}}; p=${{p:-/}}; done; df -PB1 "$p" | tail -n 1 >{name}'
+    nearest = f'p={quote(path)}; while [ ! -d "$p" ]; do p=${{p%/*}}; p=${{p:-/}}; done'
+    return f'{nearest}; {{ df -PB1 "$p" | tail -n 1; df -Pi "$p" | tail -n 1; }} >{name}'

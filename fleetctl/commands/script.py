@@ -45,20 +45,21 @@ def body(name: str) -> str:
 class Script:
     """A script file and its arguments. `fleet` given: it changes the machine and holds the machine's step lock.
 
-    `patience`: seconds to wait for that lock.
+    `patience`: seconds to wait for that lock. `uses`: scripts of functions that stand before it.
     """
 
     name: str
     args: tuple[Word, ...] = ()
     fleet: str | None = None
     patience: int = 600
+    uses: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """What `sh -c` gets."""
         head = f"set -eu\numask 022\nset -- {words(self.args)}\n"
         lock = f"fleet={quote(self.fleet)} patience={self.patience}\n{body('lock')}" if self.fleet is not None else ""
-        return head + lock + body(self.name)
+        return head + lock + "".join(map(body, self.uses)) + body(self.name)
 
     def __str__(self) -> str:
         return f"{self.name} {words(self.args)}".rstrip()

@@ -478,6 +478,25 @@ class Rollout(Section):
     )
 
 
+class Distribution(Section):
+    """How image and model travel between the machines."""
+
+    streams: Annotated[int, Field(ge=1, le=16)] = Field(
+        default=4, description="Files of the model that one transfer fetches at a time."
+    )
+    serves: Annotated[int, Field(ge=1, le=16)] = Field(
+        default=1, description="Receivers that a machine sends to at a time; each then becomes a sender itself."
+    )
+    limit: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Megabits a second that one transfer may take. Default: no limit."
+    )
+
+    @property
+    def bytes_per_second(self) -> int:
+        """The limit in bytes, 0 for none."""
+        return self.limit * 125_000 if self.limit else 0
+
+
 class SecretRef(Section):
     """Where a secret is, never its value: exactly one of the three."""
 
@@ -531,4 +550,7 @@ class Inventory(Section):
     machines: Annotated[tuple[Machine, ...], Field(min_length=1)] = Field(description="The machines, in joining order.")
     balancer: Balancer = Field(description="The balancer.")
     rollout: Rollout = Field(default=Rollout.model_construct(), description="Rollout policy.")
+    distribution: Distribution = Field(
+        default=Distribution.model_construct(), description="How image and model travel."
+    )
     secrets: Secrets = Field(description="References to secrets.")

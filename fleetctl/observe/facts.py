@@ -9,6 +9,7 @@ from typing import Any
 from fleetctl.balancer.peers import Peer
 from fleetctl.balancer.peers import PeerState as WantedState
 from fleetctl.commands.docker import Topology
+from fleetctl.observe.lock import LockState
 from fleetctl.observe.npu_smi import NpuReport
 
 
@@ -70,10 +71,13 @@ class Health:
 
 @dataclass(frozen=True)
 class Disk:
+    """Bytes in all and free, inodes free (None: the file system has no limit)."""
+
     path: str
     device: str
     free: int
     size: int
+    inodes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,21 @@ class Stopped:
 
 @dataclass(frozen=True)
 class ModelState:
-    """Of the model's folder: `listing` is the hash of names, sizes and times; `manifest` that of the verified bytes."""
+    """Of the model's folder: `listing` is the hash of names, sizes and times; `manifest` that of the verified bytes.
+
+    `size` in bytes; `arrived`: bytes that an unfinished copy has brought; `since`: when they were verified, by the
+    machine's clock. `versions` are the folders kept beside it, oldest first, and `version` the one in use.
+    """
 
     present: bool
     listing: str | None
     manifest: str | None
     verified_listing: str | None
     size: int | None
+    arrived: int = 0
+    since: int | None = None
+    version: str | None = None
+    versions: tuple[str, ...] = ()
 
     @property
     def verified(self) -> str | None:
@@ -105,6 +117,8 @@ class PeerState:
     address: str
     state: str
     inflight: int | None
+    health: str | None = None
+    """ok, suspect, down or ejected, as the balancer sees it; None when it does not look (without Lua)"""
 
 
 @dataclass(frozen=True)
@@ -117,11 +131,22 @@ class BalancerState:
 
 
 @dataclass(frozen=True)
+class JobState:
+    """A transient unit that somebody started: `state` is running, done or failed; bytes done and in all, or None."""
+
+    state: str
+    done: int | None
+    total: int | None
+    words: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """One machine. `failed` names the parts that could not be read, with the reason.
 
-    `jobs`: transient units of this fleet with their sub-state (running, exited, failed). `transfer_tags`: transfers
-    that may still log in here, such as `qwen38-67-model`.
+    `jobs`: transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
+    `brought`: ids of images that fleetctl brought, oldest first. `transfer_tags`: transfers that may still log in
+    here, such as `qwen38-67-model`. `link`: Mbit/s of the interface towards the source.
     """
 
     machine: int
@@ -142,6 +167,8 @@ class Facts:
     stopped: dict[str, Stopped] = field(default_factory=dict)
     release: dict[str, Any] | None = None
     jobs: dict[str, str] = field(default_factory=dict)
+    progress: dict[str, JobState] = field(default_factory=dict)
+    brought: tuple[str, ...] = ()
     peers: str | None = None
     balancer: BalancerState | None = None
     flavour: str | None = None
@@ -151,6 +178,8 @@ class Facts:
     foreign_units: tuple[str, ...] = ()
     transfer_tags: tuple[str, ...] = ()
     now: int | None = None
+    link: int | None = None
+    lock: LockState | None = None
     model_config: str | None = None
     model_described: bool | None = None
     failed: dict[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fleetctl.commands.docker import Topology
 from fleetctl.commands.probe import MARK
+from fleetctl.observe import lock
 from fleetctl.observe.facts import (
     BalancerState,
     Container,
@@ -16,6 +17,7 @@ from fleetctl.observe.facts import (
     Facts,
     Health,
     Image,
+    JobState,
     Listener,
     ModelState,
     PeerState,
@@ -31,7 +33,8 @@ def sections(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in re.split(rf"^{MARK} ", text, flags=re.M)[1:]:
         head, _, rest = part.partition("\n")
-        found[head.split()[0]] = rest.rstrip("\n")
+        if head.strip():
+            found[head.split()[0]] = rest.rstrip("\n")
     return found
 
 
@@ -70,6 +73,8 @@ def parse(machine: int, text: str) -> Facts:
         jobs={
             w[0].removesuffix(".service"): w[3] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3
         },
+        progress=progress(part.get("progress", "")),
+        brought=tuple(line.split()[0] for line in part.get("brought", "").splitlines() if line.split()),
         peers=part["peers"] + "\n" if "peers" in part else None,
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
         flavour=part.get("flavour", "").strip() or None,
@@ -84,6 +89,8 @@ def parse(machine: int, text: str) -> Facts:
         transfer_tags=tuple(part.get("transfers", "").split()),
         model_config=part.get("model-config"),
         model_described="model-described" in part if "model-config" in part else None,
+        link=int(part["link"]) if part.get("link", "").strip().isdigit() else None,
+        lock=lock.parse(part["fleet-lock"]) if "fleet-lock" in part else None,
         now=int(part["now"]) if part.get("now", "").strip().isdigit() else None,
         failed=failed,
     )
@@ -155,6 +162,19 @@ def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:
     return found
 
 
+def progress(text: str) -> dict[str, JobState]:
+    """Lines of unit, how it ended (empty while it runs) and its last words, by unit."""
+    found = {}
+    for line in text.splitlines():
+        unit, _, rest = line.partition("\t")
+        ended, _, words = rest.partition("\t")
+        match = re.fullmatch(r"bytes (\d+) (\d+) ?(.*)", words)
+        done, total, said = (int(match[1]), int(match[2]), match[3]) if match else (None, None, words)
+        state = "failed" if ended not in ("", "success") else "done" if ended or said == "complete" else "running"
+        found[unit] = JobState(state, done, total, said)
+    return found
+
+
 def listeners(text: str, owners: str) -> tuple[Listener, ...]:
     """Of `ss -Hltnp`, each with the unit or container its process belongs to."""
     known = {}
@@ -189,28 +209,40 @@ def owner(cgroup: str) -> str | None:
 
 
 def disk(text: str) -> Disk | None:
-    words = text.split()
-    if len(words) < 6:
+    lines = [line.split() for line in text.splitlines()]
+    if not lines or len(lines[0]) < 6:
         return None
-    return Disk(path=words[5], device=words[0], free=int(words[3]), size=int(words[1]))
+    words, inodes = lines[0], lines[1] if len(lines) > 1 and len(lines[1]) > 5 else ["0"] * 6
+    limited = inodes[1].isdigit() and inodes[1] != "0" and inodes[3].isdigit()
+    return Disk(words[5], words[0], int(words[3]), int(words[1]), int(inodes[3]) if limited else None)
 
 
 def model(text: str | None) -> ModelState:
-    if text is None:
-        return ModelState(False, None, None, None, None)
-    values = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
+    values = {line.split()[0]: line.split()[1:] for line in (text or "").splitlines() if line.split()}
+    arrived = int(values["arrived"][0]) if values.get("arrived") else 0
+    if "listing" not in values:
+        return ModelState(False, None, None, None, None, arrived)
 
     def first(key: str) -> str | None:
         return values[key][0] if values.get(key) else None
 
     size = first("size")
     verified = values.get("verified") or []
-    stamp = first("stamp")
-    if stamp:
-        # The source made the manifest from these very files.
-        return ModelState(True, first("listing"), first("manifest"), stamp, int(size) if size else None)
-    pair = verified if len(verified) == 2 else [None, None]
-    return ModelState(True, first("listing"), pair[0], pair[1], int(size) if size else None)
+    # The manifest that was verified may have been replaced by that of another version.
+    known = len(verified) == 2 and verified[0] == first("manifest")
+    pair = verified if known else [None, None]
+    since = first("since")
+    return ModelState(
+        present=True,
+        listing=first("listing"),
+        manifest=pair[0],
+        verified_listing=pair[1],
+        size=int(size) if size else None,
+        arrived=arrived,
+        since=int(since) if since else None,
+        version=first("version"),
+        versions=tuple(values.get("versions") or ()),
+    )
 
 
 def driver(text: str) -> str | None:
@@ -240,7 +272,7 @@ def balancer(text: str) -> BalancerState | None:
     if not isinstance(entry, dict):
         return None
     peers = tuple(
-        PeerState(p.get("id", ""), p.get("address", ""), p.get("state", "unknown"), p.get("inflight"))
+        PeerState(p.get("id", ""), p.get("address", ""), p.get("state", "unknown"), p.get("inflight"), p.get("health"))
         for p in entry.get("peers") or ()
     )
     return BalancerState(entry.get("version") or "", entry.get("config") or "", peers)

@@ -6,18 +6,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from fleetctl.balancer.config import FLAVOURS
+from fleetctl.balancer.config import FLAVOURS, INSTALL_HINT
 from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.fleet.schema import Machine
 from fleetctl.observe.facts import Container, Facts, Listener
 
 BUSY_MB = 1024  # a row below is a shared context, not ownership (facts/npu-smi)
 GIB = 1 << 30
+INODES = 1000  # a model has a few dozen files
 NEVER = {f"{n}.service" for n in ("docker", "containerd", "ssh", "sshd", "dbus", "systemd-journald", "systemd-logind")}
-NO_NGINX = (
-    "no nginx with the Lua module: apt-get install nginx-light libnginx-mod-http-lua, or install OpenResty, "
-    "or say balancer.mode: plain"
-)
+NO_NGINX = f"no nginx with the Lua module: {INSTALL_HINT}, or install OpenResty, or say balancer.mode: plain"
 
 
 def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, ...], tuple[Container, ...]]:
@@ -65,11 +63,14 @@ def usable_nginx(fleet: Fleet, facts: Facts) -> bool:
     return facts.flavour in FLAVOURS or (fleet.inventory.balancer.mode == "plain" and facts.flavour is not None)
 
 
-def source_problems(fleet: Fleet, source: Facts) -> Iterator[str]:
-    """What the source has to hold before anything can be copied from it."""
+def source_problems(fleet: Fleet, source: Facts, others: Iterable[Facts] = ()) -> Iterator[str]:
+    """What the source has to hold before anything can be copied from it, or shared with `others`."""
     model = fleet.inventory.model
     if source.model is None or not source.model.present:
         yield f"the model {model.path} does not exist here, and this is the machine it is copied from"
+    for other in others if model.shared else ():
+        if other.model is None or source.model is None or other.model.listing != source.model.listing:
+            yield f"model.shared: {other.machine} does not see the files of {model.path} that are here"
     if not source.host_keys:
         yield "no readable /etc/ssh/ssh_host_*_key.pub: receivers could not pin this machine"
 
@@ -187,15 +188,20 @@ def _disks(fleet: Fleet, machine: Machine, facts: Facts) -> Iterator[str]:
 
 
 def space_problems(fleet: Fleet, source: Facts, facts: Facts, *, image: bool, model: bool) -> Iterator[str]:
-    """Room for what will be copied: the image twice while it is loaded, the model once beside the old one."""
+    """Room for what will be copied: the image twice while it is loaded, the model once beside the old one.
+
+    What an interrupted copy has brought already counts.
+    """
     if image and source.image is not None and (disk := facts.disks.get("docker")) is not None:
         needed = source.image.size * 2
         if disk.free < needed:
             yield f"image: {disk.free / GIB:.1f} GiB free on {disk.path}, {needed / GIB:.1f} GiB needed"
     if model and source.model is not None and source.model.size and (disk := facts.disks.get("model")) is not None:
-        partial = int(source.model.size * 1.02)
+        partial = int(source.model.size * 1.02) - (facts.model.arrived if facts.model else 0)
         if disk.free < partial:
             yield f"model: {disk.free / GIB:.2f} GiB free on {disk.path}, {partial / GIB:.2f} GiB needed"
+        if disk.inodes is not None and disk.inodes < INODES:
+            yield f"model: only {disk.inodes} inodes free on {disk.path} (df -i)"
 
 
 def equal_everywhere(facts: Iterable[Facts]) -> list[str]:

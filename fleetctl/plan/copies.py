@@ -1,37 +1,38 @@
-"""The step kinds that bring image and model from the source: jobs on the receiver, with a key made for each. Pure."""
+"""The step kinds that bring image and model to the machines: jobs on the receivers, with a key made for each. Pure.
+
+Any machine that has what a receiver lacks can serve it; the inventory's source is only the first of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 
-from fleetctl.commands import paths
-from fleetctl.commands.script import Script, words
+from fleetctl.commands import paths, programs
+from fleetctl.commands.script import Script, body, words
+from fleetctl.observe.facts import Facts
 from fleetctl.plan.build import op
-from fleetctl.plan.context import Context
-from fleetctl.plan.operation import Group, Job, Operation, OutputOf, Run, sequence
+from fleetctl.plan.context import Context, archive
+from fleetctl.plan.fanout import Pair, pairs
+from fleetctl.plan.meter import duration, size
+from fleetctl.plan.operation import Copy, Group, Job, Operation, OutputOf, Run, Way, sequence
 
-COPY_SECONDS = 6 * 3600
+COPY_SECONDS = 24 * 3600
 TRANSFER_HOURS = 24
+SSH_CEILING = 490e6  # bytes a second that rsync over ssh does at best (facts/feasibility 3)
 
 
 def image(context: Context, machine: int) -> Group:
     """The image as the source has it, compared by content; the source itself may pull it."""
     fleet = context.fleet
-    if not context.new_image(machine):
+    if machine == context.source or not context.new_image(machine):
         return sequence("image")
-    if machine == context.source:
-        return sequence("image")
-    size = context.facts[context.source].image
-    words_ = f"copy {fleet.image} from {context.source}" + (f" ({size.size >> 20} MiB)" if size else "")
-    command = words(["docker", "save", fleet.image])
-    return _transfer(
-        context,
-        machine,
-        "image",
-        words_,
-        command,
-        lambda where: Script("job_image", (where, _folder(context, "image"))),
-    )
+    unit, folder = paths.job(fleet, "image"), _folder(context, "image")
+    limit = fleet.inventory.distribution.bytes_per_second
+    script = Script("job_image", (folder, fleet.image, limit))
+    seen = context.facts[context.source].image
+    job = Job(unit, script, paths.job_progress(unit), COPY_SECONDS, folder)
+    copied = _copy(context, machine, "image", fleet.image, seen.size if seen else None, job)
+    return sequence("image", *copied.children, _note(context, "image", machine))
 
 
 def pull(context: Context, machine: int) -> Group:
@@ -41,45 +42,38 @@ def pull(context: Context, machine: int) -> Group:
         return sequence("pull")
     unit = paths.job(fleet, "image")
     job = Job(unit, Script("job_pull", (fleet.image,)), paths.job_progress(unit), COPY_SECONDS)
-    return sequence("pull", op("pull", source, f"pull {fleet.image}", job))
+    return sequence("pull", op("pull", source, f"pull {fleet.image}", job), _note(context, "pull", source))
+
+
+def _note(context: Context, step: str, machine: int) -> Operation:
+    note = Script("note_image", (paths.images(context.fleet), context.fleet.image), context.fleet.name)
+    return op(step, machine, "note that fleetctl brought it", Run(note))
 
 
 def model(context: Context, machine: int) -> Group:
-    """The model as the source has it: every byte checked against a manifest made there, then renamed into place."""
-    fleet = context.fleet
-    source, seen = context.facts[context.source].model, context.facts[machine].model
-    manifest = paths.manifest(fleet)
-    if source is None or seen is None or fleet.inventory.model.shared:
+    """The model as the source has it: every byte checked against a manifest made there, then put in its place."""
+    fleet, source = context.fleet, context.facts[context.source].model
+    if source is None or not context.new_model(machine):
         return sequence("model")
-    if machine == context.source:
-        return sequence("model")
-    if source.verified is not None and seen.verified == source.verified:
-        return sequence("model")
-    path = fleet.inventory.model.path
-    size = f" ({source.size >> 20} MiB)" if source.size else ""
+    manifest, path, unit = paths.manifest(fleet), fleet.inventory.model.path, paths.job(fleet, "model")
+    folder, policy = _folder(context, "model"), fleet.inventory.distribution
+    script = Script(
+        "job_model",
+        (folder, path, manifest, policy.streams, policy.bytes_per_second // 1024),
+        uses=("model_files",),
+    )
+    job = Job(unit, script, paths.job_progress(unit), COPY_SECONDS, folder)
+    read = f"manifest-{machine}"
     return sequence(
         "model",
-        op(
-            "model",
-            context.source,
-            "read the manifest",
-            Run(Script("read_file", (manifest,))),
-            id=f"manifest-{machine}",
-        ),
+        op("model", context.source, "read the manifest", Run(Script("read_file", (manifest,))), id=read),
         op(
             "model",
             machine,
             f"write {manifest}",
-            Run(Script("write_file", (manifest, "0644"), fleet.name), OutputOf(f"manifest-{machine}")),
+            Run(Script("write_file", (manifest, "0644"), fleet.name), OutputOf(read)),
         ),
-        _transfer(
-            context,
-            machine,
-            "model",
-            f"copy {path.name} from {context.source}{size}",
-            _rrsync(context),
-            lambda where: Script("job_model", (where, path.name, path, manifest, _folder(context, "model"))),
-        ),
+        _copy(context, machine, "model", path.name, source.size, job),
     )
 
 
@@ -88,91 +82,108 @@ def manifest(context: Context, machine: int) -> Group:
     source = context.facts[context.source].model
     if machine != context.machines[0]:
         return sequence("manifest")
-    due = source is not None and source.present and not source.verified and not context.fleet.inventory.model.shared
+    due = source is not None and source.present and not source.verified
     return sequence("manifest", *_sweep(context), _manifest(context) if due else None)
-
-
-def _sweep(context: Context) -> list[Operation]:
-    """Keys of transfers that ended while nobody watched."""
-    user = context.users.get(context.source, "root")
-    found = []
-    for tag in context.facts[context.source].transfer_tags:
-        number, _, what = tag.removeprefix(f"{context.fleet.name}-").partition("-")
-        receiver = context.facts.get(int(number)) if number.isdigit() else None
-        if receiver is None or receiver.jobs.get(paths.job(context.fleet, what)) == "running":
-            continue
-        run = Run(Script("transfer_revoke", (user, tag), context.fleet.name))
-        found.append(op("manifest", context.source, f"revoke the key of an ended transfer to {number}", run))
-    return found
 
 
 def _manifest(context: Context) -> Operation:
     fleet = context.fleet
     unit = paths.job(fleet, "manifest")
-    job = Job(
-        unit,
-        Script("job_manifest", (fleet.inventory.model.path, paths.manifest(fleet))),
-        paths.job_progress(unit),
-        COPY_SECONDS,
+    script = Script("job_manifest", (fleet.inventory.model.path, paths.manifest(fleet)), uses=("model_files",))
+    job = Job(unit, script, paths.job_progress(unit), COPY_SECONDS)
+    return op("manifest", context.source, "make the manifest (sha256 of every file that changed)", job)
+
+
+def _sweep(context: Context) -> list[Operation]:
+    """Keys of transfers that ended while nobody watched, wherever they may log in."""
+    found = []
+    for source, facts in context.facts.items():
+        for tag in facts.transfer_tags:
+            number, _, what = tag.removeprefix(f"{context.fleet.name}-").partition("-")
+            receiver = context.facts.get(int(number)) if number.isdigit() else None
+            if receiver is None or receiver.jobs.get(paths.job(context.fleet, what)) == "running":
+                continue
+            revoke = _revoke(context, source, tag)
+            found.append(op("manifest", source, f"revoke the key of an ended transfer to {number}", revoke))
+    return found
+
+
+def planned(context: Context, what: str) -> dict[int, Pair]:
+    """Who copies `what` from whom: the same for every machine that asks, because it is made of the same facts."""
+    lacks = context.new_image if what == "image" else context.new_model
+    receivers = [m for m in context.machines if m != context.source and lacks(m)]
+    return pairs(receivers, _holders(context, what), context.fleet.inventory.distribution.serves)
+
+
+def _holders(context: Context, what: str) -> list[int]:
+    """Machines that have it now, or will before anybody copies; the source first."""
+    lacks = context.new_image if what == "image" else context.new_model
+    others = [m for m in context.facts if m != context.source and m in context.users and not lacks(m)]
+    shared = context.fleet.inventory.model.shared and what == "model"
+    return [context.source, *(m for m in others if not shared and _can_serve(context, m))]
+
+
+def _can_serve(context: Context, machine: int) -> bool:
+    return bool(context.facts[machine].host_keys)
+
+
+def _copy(context: Context, machine: int, what: str, name: str, weight: int | None, job: Job) -> Group:
+    """One transfer: from the planned source, or from any other machine that comes to have it."""
+    fleet, facts = context.fleet, context.facts[machine]
+    follow = facts.jobs.get(job.unit) == "running"
+    pair = planned(context, what)[machine]
+    holders = frozenset(_holders(context, what))
+    able = [m for m in context.facts if m != machine and (m in holders or m in planned(context, what))]
+    ways = {m: _way(context, m, machine, what) for m in able if _can_serve(context, m) or m == context.source}
+    serves = fleet.inventory.distribution.serves
+    copy = Copy(what, job, pair.source, ways, holders, pair.after, serves, follow)
+    if follow:
+        summary = f"follow the copy of {name} that goes on there"
+    else:
+        turn = f", turn {pair.turn}" if len(planned(context, what)) > 1 else ""
+        summary = f"copy {name} from {pair.source} ({_cost(context, facts, weight)}{turn})"
+    return sequence(what, op(what, machine, summary, copy))
+
+
+def _cost(context: Context, receiver: Facts, weight: int | None) -> str:
+    """Size and the time it takes at best: the wire of the receiver, the limit, what ssh does."""
+    if not weight:
+        return "size unknown"
+    limit = context.fleet.inventory.distribution.bytes_per_second
+    rates = [SSH_CEILING, *([limit] if limit else []), *([receiver.link * 125_000] if receiver.link else [])]
+    return f"{size(weight)}, {duration(max(1.0, weight / min(rates)))} at best"
+
+
+def _way(context: Context, source: int, receiver: int, what: str) -> Way:
+    """A key that may log in from one address, run one program, and for a day at most."""
+    fleet = context.fleet
+    user, address = context.users.get(source, "root"), fleet.machines[source].address
+    tag, folder, store = f"{fleet.name}-{receiver}-{what}", _folder(context, what), paths.serve(fleet)
+    pinned = "".join(f"fleetctl-source {line}\n" for line in context.facts[source].host_keys)
+    serve = words(["/bin/sh", store / "serve", user, tag, store, fleet.inventory.model.path, fleet.image])
+    if user != "root":
+        # sudo clears the variable that says what was asked for.
+        serve = f'sudo -n /usr/bin/env "SSH_ORIGINAL_COMMAND=$SSH_ORIGINAL_COMMAND" {serve}'
+    allow = Script("transfer_allow", (user, tag, fleet.machines[receiver].address, serve, TRANSFER_HOURS), fleet.name)
+    return Way(
+        key=Run(Script("transfer_key", (folder, f"{user}@{address}"), fleet.name), pinned.encode()),
+        programs=Run(Script("write_tree", (store,), fleet.name), _programs(fleet.name)),
+        allow=allow,
+        revoke=_revoke(context, source, tag),
     )
-    return op("manifest", context.source, "make the manifest (sha256 of every file)", job)
 
 
-def _sudo(context: Context) -> str:
-    return "" if context.users.get(context.source, "root") == "root" else "sudo -n "
+def _revoke(context: Context, source: int, tag: str) -> Run:
+    return Run(Script("transfer_revoke", (context.users.get(source, "root"), tag), context.fleet.name))
 
 
-def _rrsync(context: Context) -> str:
-    """Read-only rsync of the model's parent folder. sudo clears the variable that says what was asked for."""
-    command = words(["/usr/bin/rrsync", "-ro", context.fleet.inventory.model.path.parent])
-    if not _sudo(context):
-        return command
-    return f'sudo -n /usr/bin/env "SSH_ORIGINAL_COMMAND=$SSH_ORIGINAL_COMMAND" {command}'
+@cache
+def _programs(fleet: str) -> bytes:
+    """What a source runs for a receiver: serve, its way to forget the key, and the reader of image layers."""
+    head = "set -eu\n"
+    revoke = Script("transfer_revoke", fleet=fleet, patience=20).text.replace("set -- \n", "", 1)
+    return archive({"serve": head + body("serve"), "revoke": revoke, "layers.py": programs.text("layers")})
 
 
 def _folder(context: Context, what: str) -> str:
     return str(paths.transfer(context.fleet, what))
-
-
-def _transfer(
-    context: Context, machine: int, what: str, summary: str, command: str, script: Callable[[str], Script]
-) -> Group:
-    """A job on the receiver with a key made for it there, which may run one command on the source, from one address."""
-    fleet = context.fleet
-    unit = paths.job(fleet, what)
-    user = context.users.get(context.source, "root")
-    source = fleet.machines[context.source]
-    where = f"{user}@[{source.address}]" if ":" in source.address else f"{user}@{source.address}"
-    job = op(what, machine, summary, Job(unit, script(where), paths.job_progress(unit), COPY_SECONDS))
-    tag = f"{fleet.name}-{machine}-{what}"
-    revoke = op(
-        what,
-        context.source,
-        f"revoke the transfer key of {machine}",
-        Run(Script("transfer_revoke", (user, tag), fleet.name)),
-    )
-    if context.facts[machine].jobs.get(unit) == "running":
-        return sequence(what, job, revoke)
-    if what == "image" and _sudo(context):
-        command = f"{_sudo(context)}{command}"
-    pinned = "".join(f"fleetctl-source {line}\n" for line in context.facts[context.source].host_keys)
-    made = f"transfer-{machine}-{what}"
-    allow = Script("transfer_allow", (user, tag, fleet.machines[machine].address, command, TRANSFER_HOURS), fleet.name)
-    return sequence(
-        what,
-        op(
-            what,
-            machine,
-            f"make a key for this transfer, pin the host keys of {context.source}",
-            Run(Script("transfer_key", (_folder(context, what),), fleet.name), pinned.encode()),
-            id=made,
-        ),
-        op(
-            what,
-            context.source,
-            f"let {machine} run `{command}` and nothing else",
-            Run(allow, OutputOf(made)),
-        ),
-        job,
-        revoke,
-    )

@@ -50,8 +50,10 @@ class Comparison:
     write_unit: bool
 
 
-def compare(fleet: Fleet, which: Instance, facts: Facts, *, new_image: bool, new_key: bool = False) -> Comparison:
-    """Desired against observed for one instance. `new_image`, `new_key`: this plan changes those of the machine."""
+def compare(
+    fleet: Fleet, which: Instance, facts: Facts, *, new_image: bool, new_key: bool = False, new_model: bool = False
+) -> Comparison:
+    """Desired against observed for one instance. `new_image`, ...: this plan changes those of the machine."""
     desired = instance(fleet, which, facts)
     seen = facts.files.get(str(paths.unit(which.name)))
     write_unit = seen != sha256(desired.unit_text)
@@ -59,7 +61,17 @@ def compare(fleet: Fleet, which: Instance, facts: Facts, *, new_image: bool, new
     health = facts.health.get(which.index)
     if state is State.UP_TO_DATE and (new_key or (health is not None and health.accepts_key is False)):
         state, reason = State.RECREATE, "it was started with another API key"
+    if state is State.UP_TO_DATE and (new_model or _older_than_model(facts, which)):
+        state, reason = State.RECREATE, "it loaded another version of the model"
     return Comparison(desired, state, reason, write_unit)
+
+
+def _older_than_model(facts: Facts, which: Instance) -> bool:
+    """It was started before the files that are there now were put there."""
+    container = facts.container(which.name)
+    if container is None or container.created is None or facts.model is None or facts.model.since is None:
+        return False
+    return facts.model.verified is not None and container.created < facts.model.since
 
 
 def _state(

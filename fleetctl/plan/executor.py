@@ -22,8 +22,11 @@ from fleetctl.errors import CommandError, FleetctlError
 from fleetctl.fleet.secrets import Secret
 from fleetctl.observe.facts import live_table, parse_json
 from fleetctl.observe.observe import balancer as balancer_state
+from fleetctl.plan.jobs import Jobs
+from fleetctl.plan.meter import Progress
 from fleetctl.plan.operation import (
     ApiKey,
+    Copy,
     EditPeers,
     Group,
     Job,
@@ -36,6 +39,7 @@ from fleetctl.plan.operation import (
     Verdict,
     Wait,
 )
+from fleetctl.plan.transfers import Transfers
 from fleetctl.remote.connection import Result
 from fleetctl.remote.fanout import Connections
 
@@ -65,20 +69,33 @@ class Stop(Exception):
 
 
 class Executor:
-    """Runs one plan over open connections. `say(target, words)` tells the person what is going on."""
+    """Runs one plan over open connections. `say(target, words)` tells the person what is going on.
+
+    `progress(operation, progress)` draws that of long work; without it there is a line every few seconds.
+    """
 
     def __init__(
-        self, fleet: str, connections: Connections, key: Callable[[], Secret], say: Callable[[str, str], None]
+        self,
+        fleet: str,
+        connections: Connections,
+        key: Callable[[], Secret],
+        say: Callable[[str, str], None],
+        progress: Callable[[Operation, Progress], None] | None = None,
     ):
         self.fleet = fleet
         self.connections = connections
         self.key = key
         self.say = say
+        self.progress = progress
+        self.guard: Callable[[], None] = lambda: None  # raises LockedError once the fleet's lock is somebody else's
         self.results: list[StepResult] = []
         self.outputs: dict[str, str] = {}
         self.failed = threading.Event()
         self.interrupted = threading.Event()
         self._one_writer = threading.Lock()
+        self._spoken: dict[tuple[int, str], float] = {}
+        self.jobs = Jobs(fleet, self._call, say, self._tell, self.interrupted)
+        self.transfers = Transfers(self.jobs, self._act_on, say, self.interrupted)
 
     def execute(self, plan: Plan) -> list[StepResult]:
         """One result per operation, those not reached included."""
@@ -119,11 +136,13 @@ class Executor:
         started = time.monotonic()
         self.say(operation.target, f"{operation.step}: {operation.summary}")
         try:
+            self.guard()
             output = self._act(operation)
         except FleetctlError as error:
             error.machine = error.machine or operation.machine
             error.step = error.step or operation.step
             self.failed.set()
+            self.transfers.lost(operation.machine)
             self.results.append(StepResult(operation, Status.FAILED, time.monotonic() - started, error))
             raise Stop from error
         if operation.id:
@@ -135,7 +154,9 @@ class Executor:
             case Run() as run:
                 return self._run(operation, run)
             case Job() as job:
-                return self._job(operation, job)
+                return self.jobs.run(operation, job)
+            case Copy() as copy:
+                return self.transfers.copy(operation, copy)
             case Wait() as wait:
                 return self._wait(operation, wait)
             case EditPeers() as edit:
@@ -154,7 +175,10 @@ class Executor:
         return self.connections[machine].run(script.text, stdin=stdin, timeout=timeout)
 
     def _run(self, operation: Operation, run: Run) -> str:
-        result = self._call(operation.machine, run.script, run.timeout, self._stdin(run.stdin))
+        return self._act_on(operation.machine, run, self._stdin(run.stdin))
+
+    def _act_on(self, machine: int, run: Run, stdin: bytes) -> str:
+        result = self._call(machine, run.script, run.timeout, stdin or self._stdin(run.stdin))
         if result.rc != 0:
             words = result.stderr.strip() or result.stdout.strip() or f"ended with {result.rc}"
             raise CommandError(f"{run.script.name}: {words}", state="nothing after this step was done")
@@ -189,33 +213,16 @@ class Executor:
         result = self._call(operation.machine, wait.on_failure, 15)
         return f"its last words:\n{result.stdout.rstrip()}" if result.stdout.strip() else None
 
-    def _job(self, operation: Operation, job: Job) -> str:
-        start = Script("job_start", (job.unit, operation.summary, job.progress), self.fleet)
-        self._run(operation, Run(start, stdin=job.script.text.encode()))
-        started = spoken = time.monotonic()
-        while True:
-            result = self._call(operation.machine, Script("job_state", (job.unit, job.progress)), 30)
-            state, _, rest = result.stdout.partition("@@progress\n")
-            progress, _, log = rest.partition("@@log\n")
-            values = dict(line.split("=", 1) for line in state.splitlines() if "=" in line)
-            waited = time.monotonic() - started
-            if values.get("SubState") == "exited" and values.get("Result") == "success":
-                self._call(operation.machine, Script("job_clear", (job.unit, job.progress), self.fleet), 30)
-                return result.stdout
-            if values.get("ActiveState") == "inactive" and values.get("Result") == "success":
-                return (
-                    result.stdout
-                )  # another fleetctl saw it end and cleared it; what it made is checked by what follows
-            if values.get("ActiveState") in ("failed", "inactive"):
-                lines = [line for line in log.strip().splitlines() if line.strip()]
-                words = " / ".join(lines[-4:]) or f"ended with {values.get('ExecMainStatus')}"
-                raise CommandError(words, state=f"more in: journalctl -u {job.unit} on that machine")
-            if waited > job.deadline:
-                raise CommandError(f"not done after {waited:.0f} s", state=f"{job.unit} goes on on the machine")
-            if time.monotonic() - spoken > HEARTBEAT:
-                spoken = time.monotonic()
-                self.say(operation.target, f"{operation.step}: {progress.strip() or 'working'}, {waited:.0f} s")
-            time.sleep(0.4)
+    def _tell(self, operation: Operation, progress: Progress) -> None:
+        """To whoever draws it, or every few seconds as a line."""
+        if self.progress is not None:
+            self.progress(operation, progress)
+            return
+        key = (operation.machine, operation.step)
+        if time.monotonic() - self._spoken.get(key, -HEARTBEAT) >= HEARTBEAT:
+            self._spoken[key] = time.monotonic()
+            words = str(progress) if progress.total else progress.words
+            self.say(operation.target, f"{operation.step}: {words}")
 
     def _edit_peers(self, operation: Operation, edit: EditPeers) -> str:
         for _ in range(10):

@@ -28,14 +28,19 @@ def _pending(words: str) -> Judgement:
 
 
 def serving(instance: Instance, model: str) -> Callable[[str], Judgement]:
-    """Judge the output of `gate.sh`: unit, container, health, name, 401, a real completion, and its own NPUs."""
+    """Judge the output of `gate.sh`: unit, container, health, name, 401, a real completion, and its own NPUs.
+
+    Restarts count from the first look: those before it had a cause that may be mended.
+    """
+    before: list[int] = []
 
     def judge(text: str) -> Judgement:
         part = sections(text)
         unit = dict(line.split("=", 1) for line in part.get("unit", "").splitlines() if "=" in line)
         if unit.get("ActiveState") in ("failed", "inactive"):
             return _dead(f"unit {unit.get('ActiveState')} ({unit.get('Result')}, exit {unit.get('ExecMainStatus')})")
-        restarts = int(unit.get("NRestarts") or 0)
+        before.append(int(unit.get("NRestarts") or 0))
+        restarts = before[-1] - before[0]
         if restarts >= 2:
             return _dead(f"it keeps dying: {restarts} restarts")
         if part.get("health", "").strip() != "200":
@@ -152,8 +157,12 @@ def in_use(instances: Sequence[Instance]) -> Callable[[str], Judgement]:
         state = parse_json(text)
         peers = {peer.get("id"): peer for peer in state.get("peers", [])} if isinstance(state, dict) else {}
         wanted = [peers.get(instance.id, {}) for instance in instances]
-        # Without Lua the balancer has no opinion of its own.
-        late = [peer for peer in wanted if peer.get("state") != "up" or peer.get("health", "ok") != "ok"]
+        # Without Lua the balancer has no opinion of its own. What a person drained meanwhile is not waited for.
+        late = [
+            peer
+            for peer in wanted
+            if peer.get("state") not in ("up", "held") or (peer["state"] == "up" and peer.get("health", "ok") != "ok")
+        ]
         if late or not peers:
             return _pending(f"the balancer finds {_found(late)}")
         return Judgement(Verdict.PASS, "in use")

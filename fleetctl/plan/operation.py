@@ -7,7 +7,7 @@ condition, or an edit of the balancer's peers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
@@ -57,12 +57,46 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """Long work as the transient unit `unit` on the machine; found again and followed when the view is lost."""
+    """Long work as the transient unit `unit` on the machine; found again and followed when the view is lost.
+
+    It ends after `deadline` seconds at the latest. `folder` has its secrets and ends with it, however it ends.
+    """
 
     unit: str
     script: Script
     progress: PurePosixPath
     deadline: float
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one source lets the receiver in: `programs` and `allow` (whose standard input is the public key that `key`
+    printed on the receiver) run on the source, and `revoke` when the transfer has ended."""
+
+    key: Run
+    programs: Run
+    allow: Script
+    revoke: Run
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Bring `what` (image, model) to the operation's machine as a job there, from `source` once that has it.
+
+    `ways` has every machine that could serve; one of them takes over from a `source` that is lost or slow. `holders`
+    have it from the start, `after` are the receivers that `source` serves first, and nobody serves more than `serves`
+    at a time. `follow`: the job runs already, an earlier command started it.
+    """
+
+    what: str
+    job: Job
+    source: int
+    ways: Mapping[int, Way]
+    holders: frozenset[int]
+    after: tuple[int, ...] = ()
+    serves: int = 1
+    follow: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +129,7 @@ class EditPeers:
     configuration: Callable[[tuple[Peer, ...]], bytes] | None = None
 
 
-Action = Run | Job | Wait | EditPeers
+Action = Run | Job | Copy | Wait | EditPeers
 
 
 @dataclass(frozen=True)
@@ -115,6 +149,8 @@ class Operation:
         match self.action:
             case Run(script=script) | Wait(script=script) | Job(script=script):
                 return str(script)
+            case Copy(job=job):
+                return str(job.script)
             case EditPeers(path=path):
                 return f"edit {path}"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleetctl.plan import balancer_steps, cleaning, copies, files, instances, rotation
+from fleetctl.plan import balancer_steps, cleaning, copies, files, instances, rotation, tidy
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Group
 
@@ -29,4 +29,5 @@ STEPS: dict[str, Step] = {
     "join": rotation.join,
     "verify": rotation.verify,
     "record": files.record,
+    "tidy": tidy.tidy,
 }

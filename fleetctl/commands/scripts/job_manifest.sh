@@ -1,16 +1,33 @@
-# job_manifest MODEL OUTPUT: the sha256 of every file of the model, made once and kept until sizes or times change.
+# job_manifest MODEL OUTPUT: the digest of every file of the model, as lines `SHA256 SIZE PATH`. Files whose size and
+# time are as they were the last time are not read again.
 model=$1 output=$2
 cd "$model"
-listing() { find . -type f -printf '%P\t%s\t%T@\n' | LC_ALL=C sort; }
-stamp=$(listing | sha256sum | cut -d' ' -f1)
-if [ -e "$output" ] && [ "$(cat "$output.stamp" 2>/dev/null)" = "$stamp" ]; then exit 0; fi
+stamp=$(stamp_here)
 mkdir -p "$(dirname "$output")"
-find . -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 -r -n 1 -P "$(nproc)" sha256sum >"$output.unsorted"
-LC_ALL=C sort -k 2 "$output.unsorted" >"$output.new"
-rm -f "$output.unsorted"
-if [ "$(listing | sha256sum | cut -d' ' -f1)" != "$stamp" ]; then
+touch "$output.known"
+trap 'rm -f "$output.due" "$output.got"' EXIT
+trap 'exit 1' TERM INT HUP
+# The known lines of files that are as they were, and the files that have to be read.
+awk -v due="$output.due" '
+	{ key = $0 }
+	FILENAME == ARGV[1] { sub(/^[^ ]+ /, "", key); known[key] = $0; next }
+	key in known { print known[key]; next }
+	{ print >due }' "$output.known" - >"$output.got" <<EOF
+$(files_here)
+EOF
+touch "$output.due"
+total=$(awk '{ s += $1 } END { printf "%d", s }' "$output.due")
+had=$(wc -l <"$output.got")
+hashed "$(nproc)" <"$output.due" | while IFS= read -r line; do
+	printf '%s\n' "$line" >>"$output.got"
+	tail -n "+$((had + 1))" "$output.got" | awk -v total="$total" '{ s += $2 } END { printf "bytes %d %d reading\n", s, total }'
+done
+if [ "$(stamp_here)" != "$stamp" ] || [ "$(wc -l <"$output.got")" != "$(files_here | wc -l)" ]; then
 	echo "the model changed while its manifest was made: $model" >&2
 	exit 1
 fi
+LC_ALL=C sort -k 4 "$output.got" >"$output.known"
+awk '{ mtime = $3; line = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", line); print $1, $2, line }' "$output.known" >"$output.new"
 mv -f "$output.new" "$output"
-printf '%s\n' "$stamp" >"$output.stamp"
+printf '%s %s\n' "$(sha256sum <"$output" | cut -d' ' -f1)" "$stamp" >"$output.verified.new"
+mv -f "$output.verified.new" "$output.verified"

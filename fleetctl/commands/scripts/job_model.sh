@@ -1,39 +1,173 @@
-# job_model SOURCE REMOTE MODEL MANIFEST FOLDER: fetches the model into a side folder, checks every byte against the
-# manifest, and only then gives it its name. The transfer's private key ends with the job, however it ends.
-source=$1 remote=$2 model=$3 manifest=$4 folder=$5
-trap 'rm -rf "$folder"' EXIT
+# job_model FOLDER MODEL MANIFEST STREAMS LIMIT: fetches the files of MANIFEST from the host `source` of FOLDER's ssh
+# configuration, side by side in STREAMS, at most LIMIT KiB/s (0: no limit), resuming at the byte; checks each as soon
+# as it is whole; and only when all are as they should be gives the folder its name. Files that some version here has
+# already are linked. FOLDER, which has the transfer's key, ends with the job, however it ends.
+folder=$1 model=$2 manifest=$3 streams=$4 limit=$5
+PATIENCE=900 # seconds without a byte until the source counts as lost
+SOURCE_CHANGED=65 SOURCE_LOST=69
+work=$(mktemp -d /run/fleetctl/model.XXXXXX)
+pids=
+finish() {
+	for pid in $pids; do kill "$pid" 2>/dev/null || true; done
+	ssh -F "$folder/config" -o ConnectTimeout=3 source forget 2>/dev/null || true
+	rm -rf "$folder" "$work"
+}
+trap finish EXIT
 trap 'exit 1' TERM INT HUP
-partial="$model.partial"
+versions="$(dirname "$model")/.$(basename "$model").fleetctl"
+partial="$versions/partial"
 mkdir -p "$partial"
-tries=0
-until rsync -rlt --delete --partial --inplace --info=progress2 --outbuf=N \
-	-e "ssh -i $folder/key -o UserKnownHostsFile=$folder/known_hosts -o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes -o BatchMode=yes -o IdentitiesOnly=yes -o HostKeyAlias=fleetctl-source -o ConnectTimeout=8 -o ServerAliveInterval=5 -o ServerAliveCountMax=2" \
-	"$source:$remote/" "$partial/"; do
-	code=$?
-	tries=$((tries + 1))
-	case $code in
-	10 | 12 | 30 | 35 | 255) ;;
-	*)
-		echo "rsync ended with $code" >&2
-		exit "$code"
-		;;
-	esac
-	if [ "$tries" -ge 30 ]; then exit "$code"; fi
-	sleep 2
-done
 cd "$partial"
-echo "verifying"
-if ! sha256sum --quiet --strict -c "$manifest" >"$folder/bad" 2>&1; then
-	echo "not the source's bytes: $(head -n 3 "$folder/bad" | tr '\n' ' ')" >&2
-	exit 1
-fi
-if [ -e "$model" ]; then
-	rm -rf "$model.previous"
-	mv "$model" "$model.previous"
-fi
-mv "$partial" "$model"
+total=$(awk '{ s += $2 } END { printf "%d", s }' "$manifest")
+
+# What is in the manifest comes as `SIZE PATH`; the wanted ones are those that are not known to be right.
+known() { # lines of `verified` whose file is as it was then
+	files_here >"$work/here"
+	awk 'FILENAME == ARGV[1] { here[$0] = 1; next }
+		{ key = $0; sub(/^[^ ]+ /, "", key); if (key in here) print }' "$work/here" "$versions/verified" >"$work/known"
+	awk 'FILENAME == ARGV[1] { path = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", path); good[$1 " " $2 " " path] = 1; next }
+		!($0 in good)' "$work/known" "$manifest" >"$work/wanted"
+}
+# arrived: files that have their whole size and have not been looked at since they have it, as `SIZE MTIME PATH`.
+arrived() {
+	known
+	touch "$work/bad"
+	awk 'FILENAME == ARGV[1] { path = $0; sub(/^[^ ]+ /, "", path); want[path] = 1; next }
+		FILENAME == ARGV[2] { bad[$0] = 1; next }
+		{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); if (($1 " " path) in want && !($0 in bad)) print }' \
+		"$work/wanted" "$work/bad" "$work/here"
+}
+# check_arrived: reads them; the right ones are noted in `verified`, the others in `bad` as they were read.
+check_arrived() {
+	arrived >"$work/arrived"
+	if [ ! -s "$work/arrived" ]; then return 0; fi
+	hashed "$(nproc)" <"$work/arrived" >"$work/read"
+	awk -v good="$versions/verified" -v bad="$work/bad" '
+		FILENAME == ARGV[1] { want[$0] = 1; next }
+		{ path = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", path); line = $0; sub(/^[^ ]+ /, "", line)
+			if (($1 " " $2 " " path) in want) print >>good; else print line >>bad }' "$manifest" "$work/read"
+}
+arrived_bytes() { find -L . -type f -printf '%s\n' | awk '{ s += $1 } END { printf "%d", s }'; }
+link_from() { # link_from VERSION: files of the right size that are missing here, linked; they are checked like any other
+	known
+	awk '{ line = $0; sub(/^[^ ]+ /, "", line); print line }' "$work/wanted" | while IFS= read -r line; do
+		printf '%s\n' "${line#* }" | unescaped >"$work/name"
+		path=$(tr '\0' '/' <"$work/name") path=${path%/}
+		if [ -e "./$path" ] || [ ! -f "$1/$path" ]; then continue; fi
+		if [ "$(stat -L -c %s "$1/$path")" != "${line%% *}" ]; then continue; fi
+		mkdir -p "./$(dirname "$path")"
+		ln -L "$1/$path" "./$path" 2>/dev/null || true
+	done
+}
+fetch() { # one round: what is missing or short, over all streams, the longest first, while arrivals are checked
+	known
+	rm -f "$work"/list.* "$work"/rc.*
+	sort -k 2,2nr "$work/wanted" | awk -v n="$streams" -v base="$work/list." '
+		FILENAME == ARGV[1] { size = $1; path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); here[path] = size; next }
+		{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); left = $2
+			if (path in here) { left -= here[path]; if (left <= 0) next }
+			best = 1; for (i = 2; i <= n; i++) if (load[i] < load[best]) best = i
+			load[best] += left; print path >(base best) }' "$work/here" -
+	if ! ls "$work"/list.* >/dev/null 2>&1; then sleep 1; fi # only what is whole and wrong: the next round fetches it
+	each=$((limit / streams))
+	running=
+	for list in "$work"/list.*; do
+		[ -e "$list" ] || continue
+		unescaped <"$list" >"$list.names"
+		{
+			rc=0
+			rsync -Lt --append --bwlimit="$each" --from0 --files-from="$list.names" --timeout=60 \
+				-e "ssh -F $folder/config" source:/ . >/dev/null 2>"$list.err" || rc=$?
+			echo "$rc" >"$work/rc.${list##*.}"
+		} &
+		running="$running $!"
+	done
+	pids="$running $teller"
+	for pid in $running; do
+		while kill -0 "$pid" 2>/dev/null; do
+			check_arrived
+			sleep 0.5
+		done
+		wait "$pid" || true
+	done
+	pids=$teller
+	check_arrived
+}
+
+touch "$versions/verified"
+# What is too long, or not in the manifest, is of another version.
+awk '{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); print $2, path }' "$manifest" >"$work/sizes"
+files_here | awk 'FILENAME == ARGV[1] { path = $0; sub(/^[^ ]+ /, "", path); size[path] = $1; next }
+	{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); if (!(path in size) || $1 + 0 > size[path] + 0) print path }' \
+	"$work/sizes" - | unescaped | xargs -0 -r rm -f --
+{ while sleep 1; do echo "bytes $(arrived_bytes) $total copying"; done; } &
+teller=$!
+pids=$teller
+for version in "$model" "$versions"/*; do
+	if [ -d "$version" ] && [ "$version" != "$partial" ]; then link_from "$version"; fi
+done
+check_arrived
+last=$(date +%s) had=-1
+while known && [ -s "$work/wanted" ]; do
+	# Whole and wrong: another version's bytes, or spoilt. The second time it is the source that has other bytes.
+	known
+	awk 'FILENAME == ARGV[1] { bad[$0] = 1; next } $0 in bad { sub(/^[^ ]+ [^ ]+ /, ""); print }' \
+		"$work/bad" "$work/here" >"$work/wrong"
+	if [ -s "$work/wrong" ]; then
+		if grep -qxFf "$work/wrong" "$work/again" 2>/dev/null; then
+			echo "the source's $(head -n 1 "$work/wrong") is not what its manifest says: it changed since" >&2
+			exit "$SOURCE_CHANGED"
+		fi
+		cat "$work/wrong" >>"$work/again"
+		unescaped <"$work/wrong" | xargs -0 -r rm -f --
+		: >"$work/bad"
+	fi
+	fetch
+	now=$(arrived_bytes)
+	if [ "$now" != "$had" ]; then last=$(date +%s) had=$now; fi
+	for rc in "$work"/rc.*; do
+		[ -e "$rc" ] || continue
+		case $(cat "$rc") in
+		0 | 24) ;;
+		10 | 12 | 20 | 30 | 35 | 255)
+			if [ $(($(date +%s) - last)) -gt "$PATIENCE" ]; then
+				echo "the source has sent nothing for $PATIENCE s: $(tail -n 1 "$work/list.${rc##*.}.err")" >&2
+				exit "$SOURCE_LOST"
+			fi
+			echo "$(grep . "$work/list.${rc##*.}.err" | tail -n 1): trying again" >&2
+			sleep 2
+			;;
+		23)
+			if grep -q 'No space left' "$work/list.${rc##*.}.err"; then
+				echo "the disk is full: $(grep -m 1 'No space left' "$work/list.${rc##*.}.err")" >&2
+				exit 1
+			fi
+			echo "missing" >>"$work/missing"
+			if [ "$(wc -l <"$work/missing")" -gt 1 ]; then
+				echo "the source does not give what its manifest says: $(head -n 1 "$work/list.${rc##*.}.err")" >&2
+				exit "$SOURCE_CHANGED"
+			fi
+			;;
+		*)
+			echo "rsync ended with $(cat "$rc"): $(tail -n 2 "$work/list.${rc##*.}.err" | tr '\n' ' ')" >&2
+			exit 1
+			;;
+		esac
+	done
+done
+find . -type d -empty -delete
+sync -f .
+name=$(sha256sum <"$manifest" | cut -c 1-16)
+target="$versions/$name" count=0
+while [ -e "$target" ]; do count=$((count + 1)) target="$versions/$name.$count"; done
+cd "$versions"
+mv "$partial" "$target"
+rm -f "$versions/verified"
+if [ ! -L "$model" ] && [ -d "$model" ]; then mv -T "$model" "$versions/found.$(date +%s)"; fi
+# Relative, so that it holds inside containers too, which see the parent folder under another name.
+ln -sfn ".$(basename "$model").fleetctl/$(basename "$target")" "$versions/link"
+mv -Tf "$versions/link" "$model"
 cd "$model"
-stamp=$(find . -type f -printf '%P\t%s\t%T@\n' | LC_ALL=C sort | sha256sum | cut -d' ' -f1)
-printf '%s %s\n' "$(sha256sum <"$manifest" | cut -d' ' -f1)" "$stamp" >"$manifest.verified.new"
+printf '%s %s\n' "$(sha256sum <"$manifest" | cut -d' ' -f1)" "$(stamp_here)" >"$manifest.verified.new"
 mv -f "$manifest.verified.new" "$manifest.verified"
-echo "complete"
+echo "bytes $total $total complete"

@@ -1,6 +1,8 @@
-# job_start UNIT DESCRIPTION PROGRESS: standard input is a shell script that runs as the transient unit UNIT, whether or
-# not anybody watches. A unit of that name that is running is left alone: it is the same work.
-unit=$1 description=$2 progress=$3
+# job_start UNIT DESCRIPTION PROGRESS FOLDER: standard input is a shell script that runs as the transient unit UNIT,
+# whether or not anybody watches. A unit of that name that is running is left alone: it is the same work. FOLDER, if it
+# is not empty, ends with the unit, also when that is killed.
+unit=$1 description=$2 progress=$3 folder=$4
+jobs=/run/fleetctl/jobs
 state=$(systemctl show -p ActiveState --value "$unit")
 if [ "$state" = active ] || [ "$state" = activating ]; then
 	sub=$(systemctl show -p SubState --value "$unit")
@@ -9,12 +11,15 @@ if [ "$state" = active ] || [ "$state" = activating ]; then
 		exit 0
 	fi
 fi
-mkdir -p /run/fleetctl/jobs
-cat >"/run/fleetctl/jobs/$unit.sh"
+mkdir -p "$jobs"
+cat >"$jobs/$unit.sh"
 systemctl stop "$unit" 2>/dev/null || true
 systemctl reset-failed "$unit" 2>/dev/null || true
 : >"$progress"
+rm -f "$jobs/$unit.result"
+# How it ended stays in a file until the next reboot: a unit that is gone says nothing.
 systemd-run --quiet --unit="$unit" --description="$description" \
 	-p Type=exec -p RemainAfterExit=yes \
 	-p StandardOutput="truncate:$progress" -p StandardError=journal \
-	/bin/sh "/run/fleetctl/jobs/$unit.sh" 9>&-
+	-p "ExecStopPost=/bin/sh -c 'echo \$SERVICE_RESULT >$jobs/$unit.result; if [ -n \"$folder\" ]; then rm -rf \"$folder\"; fi'" \
+	/bin/sh "$jobs/$unit.sh" 9>&-

@@ -71,7 +71,13 @@ def test_a_failed_unit_is_dead(fleet: Fleet) -> None:
 
 
 def test_one_that_keeps_dying_is_dead(fleet: Fleet) -> None:
-    assert judged(fleet, look(unit="ActiveState=active\nNRestarts=2"))[0] is Verdict.DEAD
+    judge = gate.serving(fleet.instances[0], fleet.inventory.model.name)
+    states = [look(unit=f"ActiveState=active\nNRestarts={n}", health="000") for n in (3, 4, 5)]
+    assert [judge(text).verdict for text in states] == [Verdict.PENDING, Verdict.PENDING, Verdict.DEAD]
+
+
+def test_restarts_before_the_cause_was_mended_do_not_count(fleet: Fleet) -> None:
+    assert judged(fleet, look(unit="ActiveState=active\nNRestarts=7"))[0] is Verdict.PASS
 
 
 def test_a_fatal_log_line_is_dead(fleet: Fleet) -> None:

@@ -1,0 +1,143 @@
+"""Transient units on the machines, started and followed: a lost session is a lost view, not a lost job."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleetctl.commands.script import Script
+from fleetctl.errors import CommandError, UnreachableError
+from fleetctl.plan.meter import Meter, Progress
+from fleetctl.plan.operation import Job, Operation
+from fleetctl.remote.connection import Result
+
+POLL = 0.4  # seconds between two looks
+OUT_OF_SIGHT = 180.0  # seconds a machine may be unreachable while its job goes on: it may be rebooting
+STARTS = 4  # a reboot ends a job; what it had brought stays, so it is started again
+Call = Callable[[int, Script, float, bytes], Result]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a job. `state` is running, done, failed or gone (it was there, and the machine knows of none)."""
+
+    state: str
+    words: str
+    status: int | None
+    bytes: tuple[int, int] | None
+    log: tuple[str, ...]
+
+
+class JobFailed(CommandError):
+    """The job ended by itself, with `status`."""
+
+    def __init__(self, cause: str, *, status: int | None, state: str) -> None:
+        super().__init__(cause, state=state)
+        self.status = status
+
+
+def look(text: str) -> Look:
+    """What `job_state` printed. Pure."""
+    head, _, rest = text.partition("@@progress\n")
+    progress, _, log = rest.partition("@@log\n")
+    values = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
+    words, moved = progress.strip(), None
+    if (match := re.fullmatch(r"bytes (\d+) (\d+) ?(.*)", words)) is not None:
+        moved, words = (int(match[1]), int(match[2])), match[3]
+    active, ended = values.get("ActiveState"), values.get("Ended", "")
+    if values.get("SubState") == "exited" and values.get("Result") == "success":
+        state = "done"
+    elif active == "failed":
+        state = "failed"
+    elif active == "inactive":
+        # Cleared by another fleetctl that saw it end; without a word about its end the machine was rebooted.
+        state = {"success": "done", "": "gone"}.get(ended, "failed")
+    else:
+        state = "running"
+    status = values.get("ExecMainStatus", "")
+    lines = tuple(line for line in log.splitlines() if line.strip() and not line.startswith("fleetctl-"))
+    return Look(state, words, int(status) if status.isdigit() else None, moved, lines)
+
+
+class Jobs:
+    """The jobs of one command. `running`: those that are being followed, by machine and unit."""
+
+    def __init__(
+        self,
+        fleet: str,
+        call: Call,
+        say: Callable[[str, str], None],
+        tell: Callable[[Operation, Progress], None],
+        interrupted: threading.Event,
+    ) -> None:
+        self.fleet = fleet
+        self._call, self._say, self._tell, self._interrupted = call, say, tell, interrupted
+        self.running: dict[tuple[int, str], Operation] = {}
+
+    def run(self, operation: Operation, job: Job, watch: Callable[[Meter, int], None] | None = None) -> str:
+        """Start the job unless it runs, and follow it to its end. `watch` gets every progress and may raise.
+
+        Raises JobFailed when it failed, CommandError at its deadline, UnreachableError when the machine stays away.
+        """
+        for _ in range(STARTS):
+            self.start(operation, job)
+            self.running[operation.machine, job.unit] = operation
+            try:
+                seen = self._follow(operation, job, watch)
+            finally:
+                if not self._interrupted.is_set():
+                    self.running.pop((operation.machine, job.unit), None)
+            if seen is not None:
+                return seen
+            self._say(operation.target, f"{operation.step}: the machine was restarted and lost the job: again")
+            if job.folder:
+                raise JobGone
+        raise CommandError(f"{job.unit} was lost {STARTS} times: the machine keeps restarting")
+
+    def start(self, operation: Operation, job: Job) -> None:
+        script = Script("job_start", (job.unit, operation.summary, job.progress, job.folder), self.fleet)
+        result = self._call(operation.machine, script, 60, job.script.text.encode())
+        if result.rc != 0:
+            raise CommandError(f"{job.unit} did not start: {result.stderr.strip() or result.rc}")
+
+    def stop(self, machine: int, unit: str) -> None:
+        """End a job; what it has brought so far stays."""
+        self._call(machine, Script("job_stop", (unit,), self.fleet), 100, b"")
+
+    def _follow(self, operation: Operation, job: Job, watch: Callable[[Meter, int], None] | None) -> str | None:
+        """The job's last words, or None when the machine lost it."""
+        meter, started, seen = Meter(), time.monotonic(), time.monotonic()
+        while True:
+            try:
+                result = self._call(operation.machine, Script("job_state", (job.unit, job.progress)), 30, b"")
+            except UnreachableError:
+                if time.monotonic() - seen > OUT_OF_SIGHT or self._interrupted.is_set():
+                    raise
+                self._say(operation.target, f"{operation.step}: out of sight; {job.unit} goes on there")
+                time.sleep(2)
+                continue
+            seen, now = time.monotonic(), look(result.stdout)
+            if now.state == "done":
+                self._call(operation.machine, Script("job_clear", (job.unit, job.progress), self.fleet), 30, b"")
+                return now.words
+            if now.state == "gone":
+                return None
+            if now.state == "failed":
+                words = " / ".join(now.log[-4:]) or f"ended with {now.status}"
+                state = f"more in: journalctl -u {job.unit} on that machine"
+                raise JobFailed(words, status=now.status, state=state)
+            if seen - started > job.deadline:
+                raise CommandError(f"not done after {seen - started:.0f} s", state=f"{job.unit} goes on on the machine")
+            done, total = now.bytes or (0, 0)
+            meter.add(seen, done)
+            self._tell(operation, meter.progress(total, now.words or f"{seen - started:.0f} s"))
+            if watch is not None:
+                watch(meter, total)
+            time.sleep(POLL)
+
+
+class JobGone(Exception):
+    """The machine was restarted and the job's secrets with it: it has to be let in anew."""

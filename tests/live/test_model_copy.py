@@ -1,0 +1,244 @@
+"""The job that fetches a model, with real rsync and rrsync: `ssh` is a stand-in that runs the source's program here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fleetctl.commands.script import Script, body
+from fleetctl.lab import model as lab_model
+
+NAMES = ["config.json", "a b.bin", "单引号'和\"双.bin", "new\nline.bin", "back\\slash\\n.bin", "sub dir/深.bin", "[1]*.bin"]
+
+
+@dataclass
+class Site:
+    """A source and a receiver in two folders of this machine."""
+
+    root: Path
+
+    @property
+    def source(self) -> Path:
+        return self.root / "source/model"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "receiver/model"
+
+    @property
+    def versions(self) -> Path:
+        return self.root / "receiver/.model.fleetctl"
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest.sha256"
+
+    def make_manifest(self) -> None:
+        subprocess.run(self.script("job_manifest", self.source, self.manifest), check=True, stdout=subprocess.DEVNULL)
+
+    def script(self, name: str, *args: object) -> list[str]:
+        return ["sh", "-c", Script(name, tuple(map(str, args)), uses=("model_files",)).text]
+
+    def start(self, limit: int = 0) -> subprocess.Popen[str]:
+        folder = self.root / "transfer"
+        folder.mkdir(exist_ok=True)
+        (folder / "config").touch()
+        environment = {**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}"}
+        return subprocess.Popen(
+            self.script("job_model", folder, self.model, self.manifest, 3, limit),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def copy(self) -> tuple[int, str]:
+        job = self.start()
+        try:
+            out, err = job.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            pytest.fail(f"still copying: {job.communicate()[1][-500:]}")
+        assert not (self.root / "transfer").exists(), "the key outlived its transfer"
+        return job.returncode, out + err
+
+    def same(self) -> bool:
+        return subprocess.run(["diff", "-r", str(self.source), f"{self.model}/"], check=False).returncode == 0
+
+    def sent(self) -> int:
+        """Times the source was asked for files."""
+        return (self.root / "asked").read_text().count("rsync") if (self.root / "asked").exists() else 0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    Path("/run/fleetctl").mkdir(exist_ok=True)
+    one = Site(tmp_path)
+    one.source.mkdir(parents=True)
+    (tmp_path / "receiver").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "serve").write_text("set -eu\n" + body("serve"))
+    (tmp_path / "revoke").write_text("exit 0\n")
+    fake = tmp_path / "bin/ssh"
+    fake.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = -F ] && shift 2\n'
+        'while [ "$1" = -o ] || [ "$1" = -l ]; do shift 2; done\nshift\n'
+        f'echo "$*" >>{tmp_path}/asked\n'
+        f'export SSH_ORIGINAL_COMMAND="$*"\n'
+        f"exec sh {tmp_path}/serve root tag {tmp_path} {one.source} image\n"
+    )
+    fake.chmod(0o755)
+    for number, name in enumerate(NAMES):
+        path = one.source / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(os.urandom(200_000 + number))
+    (one.source / "empty.bin").touch()
+    yield one
+
+
+def test_a_model_arrives_whole_whatever_its_files_are_called(site: Site) -> None:
+    site.make_manifest()
+    assert len(site.manifest.read_text().splitlines()) == len(NAMES) + 1
+    code, words = site.copy()
+    assert code == 0, words
+    assert site.same()
+    assert site.model.is_symlink()
+    assert not (site.versions / "partial").exists()
+
+
+def test_symlinked_shards_arrive_as_files(site: Site) -> None:
+    blob = site.root / "source/blobs/0123"
+    blob.parent.mkdir()
+    blob.write_bytes(os.urandom(100_000))
+    (site.source / "shard.safetensors").symlink_to("../blobs/0123")
+    site.make_manifest()
+    code, words = site.copy()
+    assert code == 0, words
+    assert (site.model / "shard.safetensors").read_bytes() == blob.read_bytes()
+    assert not (site.model / "shard.safetensors").is_symlink()
+
+
+def test_a_killed_copy_goes_on_where_it_was(site: Site) -> None:
+    (site.source / "big.bin").write_bytes(os.urandom(6_000_000))
+    site.make_manifest()
+    job = site.start(limit=1500)
+    part = site.versions / "partial/big.bin"
+    deadline = time.monotonic() + 60
+    while not (part.exists() and 1_000_000 < part.stat().st_size < 5_000_000):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+    had = part.read_bytes()
+    assert had == (site.source / "big.bin").read_bytes()[: len(had)]
+    code, words = site.copy()
+    assert code == 0, words
+    assert site.same()
+
+
+def test_a_spoilt_byte_on_the_receiver_is_fetched_again(site: Site) -> None:
+    site.make_manifest()
+    part = site.versions / "partial" / NAMES[1]
+    part.parent.mkdir(parents=True)
+    spoilt = bytearray((site.source / NAMES[1]).read_bytes())
+    spoilt[1000] ^= 1
+    part.write_bytes(bytes(spoilt[:150_000]))
+    whole = site.versions / "partial" / NAMES[0]
+    whole.write_bytes(os.urandom((site.source / NAMES[0]).stat().st_size))
+    code, words = site.copy()
+    assert code == 0, words
+    assert site.same()
+
+
+def test_a_file_that_changed_at_the_source_ends_the_copy_and_the_old_model_stays(site: Site) -> None:
+    site.make_manifest()
+    assert site.copy()[0] == 0
+    (site.source / NAMES[0]).write_bytes(os.urandom(300_000))
+    site.make_manifest()
+    (site.source / NAMES[0]).write_bytes(os.urandom(300_000))
+    code, words = site.copy()
+    assert code == 65, words
+    assert "changed since" in words
+    assert "config.json" in words
+    assert (site.model / NAMES[0]).stat().st_size == 200_000
+    site.make_manifest()
+    assert site.copy()[0] == 0
+    assert site.same()
+
+
+def test_a_file_that_is_gone_at_the_source_is_named(site: Site) -> None:
+    site.make_manifest()
+    (site.source / NAMES[1]).unlink()
+    code, words = site.copy()
+    assert code == 65, words
+    assert NAMES[1] in words
+
+
+def test_unchanged_files_are_linked_and_not_asked_for(site: Site) -> None:
+    site.make_manifest()
+    assert site.copy()[0] == 0
+    before = (site.model / NAMES[1]).stat().st_ino
+    asked = site.sent()
+    (site.source / "config.json").write_bytes(b"{}")
+    site.make_manifest()
+    assert site.copy()[0] == 0
+    assert site.same()
+    assert (site.model / NAMES[1]).stat().st_ino == before
+    assert site.sent() == asked + 1, "one file, one stream"
+    assert len([one for one in site.versions.iterdir() if one.is_dir()]) == 2
+
+
+def test_a_folder_that_was_there_before_is_taken_over_file_by_file(site: Site) -> None:
+    site.make_manifest()
+    site.model.mkdir()
+    (site.model / NAMES[1]).write_bytes((site.source / NAMES[1]).read_bytes())
+    (site.model / "old.bin").write_bytes(b"old")
+    assert site.copy()[0] == 0
+    assert site.same()
+    kept = [one for one in site.versions.iterdir() if one.name.startswith("found")]
+    assert len(kept) == 1
+    assert (kept[0] / "old.bin").read_bytes() == b"old"
+
+
+def test_the_manifest_reads_only_files_that_changed(site: Site) -> None:
+    site.make_manifest()
+    before = site.manifest.read_text()
+    (site.source / "config.json").write_bytes(b"{}")
+    os.utime(site.source / "config.json", (1, 1))
+    done = subprocess.run(
+        site.script("job_manifest", site.source, site.manifest), check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "bytes 2 2 reading"
+    assert len(set(before.splitlines()) ^ set(site.manifest.read_text().splitlines())) == 2
+
+
+def test_the_lab_model_arrives(site: Site) -> None:
+    lab_model.make(site.root / "source/qwen", "qwen")
+    subprocess.run(["rm", "-rf", str(site.source)], check=True)
+    (site.root / "source/qwen").rename(site.source)
+    site.make_manifest()
+    code, words = site.copy()
+    assert code == 0, words
+    assert site.same()
+
+
+@pytest.mark.parametrize("asked", ["", "cat /etc/shadow", "rsync --server . /etc", "sh", "save; sh", "layer $(id)"])
+def test_a_transfer_key_may_do_nothing_else(site: Site, asked: str) -> None:
+    done = subprocess.run(
+        ["sh", str(site.root / "serve"), "root", "tag", str(site.root), str(site.source), "image"],
+        env={**os.environ, "SSH_ORIGINAL_COMMAND": asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "root:" not in done.stdout
