@@ -77,7 +77,13 @@ doing() { echo "$arrived $1 $2" >"$folder/now"; }
 tell() {
 	while sleep 1 && kill -0 $$; do
 		if read -r before file words <"$folder/now"; then
-			echo "bytes $((before + $(bytes_of "$work/$file"))) $total $words"
+			before=$((before + $(bytes_of "$work/$file")))
+			if [ "$total" -eq 0 ]; then
+				echo "$words, $((before >> 20)) MiB so far"
+				continue
+			fi
+			if [ "$before" -gt "$total" ]; then before=$total; fi
+			echo "bytes $before $total $words"
 		fi
 	done 2>/dev/null &
 	pids=$!
@@ -161,11 +167,11 @@ docker_answers() { # it may be restarting
 	fail 1 "Docker does not answer: $(reason)"
 }
 by_layers() {
+	answer "$folder/list" layers || return
 	if [ "$driver" != overlay2 ]; then
-		echo "Docker here keeps its images with $driver, not overlay2" >"$folder/reason"
+		echo "Docker here keeps its images with $driver, not in the overlay2 store" >"$folder/reason"
 		return "$ANOTHER_WAY"
 	fi
-	answer "$folder/list" layers || return
 	answer "$folder/config.json" config || return
 	read -r _ id _ <"$folder/list"
 	tail -n +2 "$folder/list" >"$folder/layers"
