@@ -1,6 +1,6 @@
 # Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
 .POSIX:
-.PHONY: demo test setup check unit live lab down setup-tests docs bench-status bench-balancer
+.PHONY: demo test setup check unit live lab down setup-tests docs bench-status bench-balancer bench-distribution bench-client
 
 demo: setup
 	sh scripts/demo.sh
@@ -40,3 +40,10 @@ bench-status:
 
 bench-balancer: setup
 	sh benchmarks/balancer/run.sh
+
+bench-distribution: setup
+	.venv/bin/python benchmarks/distribution/bench.py
+
+# Two idle cores: how late our client and others receive what a server stamped.
+bench-client: setup
+	.venv/bin/python benchmarks/client/bench.py

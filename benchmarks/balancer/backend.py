@@ -1,13 +1,14 @@
-"""One backend of the benchmark: answers like a vLLM server, does as the request's headers say, stamps its chunks.
+"""One backend of the benchmark: answers like a vLLM server, does as its message says, stamps its chunks.
 
-X-Delay-Ms: wait before the answer. X-Chunks, X-Gap-Ms: a stream. X-Health-Ms (in a PUT to /health): /health becomes
-that slow. GET /stats: how many completions began and ended. Usage: backend.py PORT
+x-delay-ms=N: wait before the answer. x-chunks=N x-gap-ms=N: a stream. Header X-Health-Ms (in a PUT to /health): /health
+becomes that slow. GET /stats: how many completions began and ended. Usage: backend.py PORT
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 
@@ -27,6 +28,16 @@ async def headers_of(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, 
     return method, path, {k.lower(): v for k, v in (line.split(": ", 1) for line in lines if ": " in line)}
 
 
+async def body_of(reader: asyncio.StreamReader, sent: dict[str, str]) -> bytes:
+    if sent.get("transfer-encoding", "").lower() != "chunked":
+        return await reader.readexactly(int(sent.get("content-length", "0")))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    await reader.readline()
+    return body
+
+
 async def stream(writer: asyncio.StreamWriter, chunks: int, gap: float) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(chunks):
@@ -36,6 +47,14 @@ async def stream(writer: asyncio.StreamWriter, chunks: int, gap: float) -> None:
         await writer.drain()
     end = b"data: [DONE]\n\n"
     writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(end), end))
+
+
+MESSAGE = re.compile(rb'"content":\s*"(x-[^"]*)"')
+
+
+def wishes(body: bytes) -> dict[str, str]:
+    found = MESSAGE.search(body)
+    return dict(word.split("=", 1) for word in found[1].decode().split()) if found else {}
 
 
 async def completion(writer: asyncio.StreamWriter, sent: dict[str, str], port: int) -> None:
@@ -55,8 +74,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port
     try:
         while (head := await headers_of(reader)) is not None:
             method, path, sent = head
-            if length := int(sent.get("content-length", "0")):
-                await reader.readexactly(length)
+            body = await body_of(reader, sent)
             if path == "/health":
                 if method == "PUT":
                     health["seconds"] = int(sent["x-health-ms"]) / 1000
@@ -64,13 +82,13 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port
                     await asyncio.sleep(health["seconds"])
                 writer.write(OK % (0, b""))
             elif path == "/stats":
-                body = json.dumps(stats).encode()
-                writer.write(OK % (len(body), body))
+                numbers = json.dumps(stats).encode()
+                writer.write(OK % (len(numbers), numbers))
             elif method == "POST":
-                await completion(writer, sent, port)
+                await completion(writer, wishes(body), port)
             else:
-                body = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
-                writer.write(OK % (len(body), body))
+                models = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
+                writer.write(OK % (len(models), models))
             await writer.drain()
     except (ConnectionError, asyncio.IncompleteReadError):
         pass

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from dataclasses import dataclass, field
 
-BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
+STAMP = re.compile(rb"data: (\d+\.\d+)\n")
+
+
+def question(wishes: dict[str, str]) -> bytes:
+    """The body; wishes are what the user says, the one thing that every router passes on as it is."""
+    words = " ".join(f"{name.replace('_', '-').lower()}={value}" for name, value in wishes.items())
+    messages = [{"role": "user", "content": words or "hello"}]
+    return json.dumps({"model": "m", "messages": messages, "stream": "X_Chunks" in wishes}).encode()
+
+
+HELLO = question({})
 
 
 @dataclass
@@ -34,11 +45,12 @@ class Client:
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, session: str, **headers: str) -> Answer:
+    async def ask(self, session: str, **wishes: str) -> Answer:
+        """One completion. `wishes`: what the backend is to do (backend.py), such as X_Delay_Ms="20"."""
         started = time.perf_counter()
         try:
             await self._connect()
-            return await self._ask(session, headers, started)
+            return await self._ask(session, wishes, started)
         except (ConnectionError, asyncio.IncompleteReadError, OSError):
             self.close()
             return Answer(0, time.perf_counter() - started, whole=False)
@@ -54,17 +66,17 @@ class Client:
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def _ask(self, session: str, headers: dict[str, str], started: float) -> Answer:
+    async def _ask(self, session: str, wishes: dict[str, str], started: float) -> Answer:
         assert self.reader is not None
         assert self.writer is not None
-        extra = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        body = question(wishes) if wishes else HELLO
         self.writer.write(
             (
                 "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                 f"X-Session-ID: {session}\r\nX-SMG-Routing-Key: {session}\r\nAuthorization: Bearer sk-bench\r\n"
-                f"{extra}Content-Length: {len(BODY)}\r\n\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
             ).encode()
-            + BODY
+            + body
         )
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         sent = {k.lower(): v for k, v in (line.split(": ", 1) for line in head[1:] if ": " in line)}
@@ -83,8 +95,8 @@ class Client:
         try:
             while size := int(await self.reader.readline() or b"", 16):
                 data = (await self.reader.readexactly(size + 2))[:-2]
-                if data.startswith(b"data: 1"):
-                    answer.late.append(time.time() - float(data[6:].split(b"\n")[0]))
+                now = time.time()
+                answer.late += [now - float(stamp) for stamp in STAMP.findall(data)]
                 answer.body += data
             await self.reader.readline()
         except (ConnectionError, asyncio.IncompleteReadError, ValueError):
@@ -92,9 +104,9 @@ class Client:
             self.close()
 
 
-async def once(port: int, session: str, **headers: str) -> Answer:
+async def once(port: int, session: str, **wishes: str) -> Answer:
     client = Client(port)
-    answer = await client.ask(session, **headers)
+    answer = await client.ask(session, **wishes)
     client.close()
     return answer
 

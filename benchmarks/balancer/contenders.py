@@ -176,6 +176,7 @@ defaults
     timeout client 3600s
     timeout server 3600s
     option redispatch 1
+    option http-no-delay
     retry-on conn-failure empty-response 503
 frontend f
     bind 127.0.0.1:{port}

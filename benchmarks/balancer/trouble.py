@@ -22,6 +22,7 @@ from fleetctl.balancer import routing
 from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.balancer.peers import render as render_peers
 from fleetctl.balancer.peers import version as peers_version
+from fleetctl.fleet.schema import Affinity
 
 SESSIONS = [f"user-{number}" for number in range(300)]
 
@@ -97,8 +98,14 @@ async def inflight(running: Running) -> dict[str, int]:
 class Kill:
     held: int | None
     """requests in flight on the two dead backends by the balancer's gauge"""
-    broken: int
-    """of the long requests: those that did not end in 200"""
+    refused: int
+    """of the long requests: those that ended in a JSON 502"""
+    cut: int
+    """of the long streams: those that ended before their end, as HTTP shows it"""
+    counted: int | None
+    """streams that the balancer counted as cut"""
+    odd: int
+    """of the long requests: those that ended in any other way but whole"""
     late_errors: int
     """of requests sent after the kill: errors"""
     sent: int
@@ -112,7 +119,11 @@ class Kill:
 async def kill_two(contender: Contender, running: Running, backends: Backends) -> Kill:
     before = await homes(running.port, SESSIONS)
     dead = contender.backends[2:4]
-    long = [asyncio.create_task(once(running.port, session, X_Delay_Ms="4000")) for session in SESSIONS[:64]]
+    kinds: list[dict[str, str]] = [{"X_Delay_Ms": "4000"}, {"X_Chunks": "80", "X_Gap_Ms": "50"}]
+    long = [
+        asyncio.create_task(once(running.port, session, **kinds[number % 2]))
+        for number, session in enumerate(SESSIONS[:64])
+    ]
     await asyncio.sleep(1.5)
     held = None
     if running.state_port and contender.name.startswith("fleetctl"):
@@ -132,7 +143,8 @@ async def kill_two(contender: Contender, running: Running, backends: Backends) -
         client.close()
 
     await asyncio.gather(*(user(number) for number in range(24)))
-    broken = sum(answer.status != 200 for answer in await asyncio.gather(*long))
+    ends_of = Counter(map(how_it_ended, await asyncio.gather(*long)))
+    counted = await cuts(running) if held is not None else None
     after = await homes(running.port, SESSIONS)
     moved = [session for session in SESSIONS if after[session] != before[session]]
     for port in dead:
@@ -141,13 +153,34 @@ async def kill_two(contender: Contender, running: Running, backends: Backends) -
     again = await homes(running.port, SESSIONS)
     return Kill(
         held,
-        broken,
+        ends_of["502"],
+        ends_of["cut"],
+        counted,
+        ends_of["odd"],
         sum(answer.status != 200 for answer in late),
         len(late),
         len(moved) / len(SESSIONS),
         sum(before[session] not in dead for session in moved),
         sum(again[session] == before[session] for session in SESSIONS) / len(SESSIONS),
     )
+
+
+def how_it_ended(answer: Answer) -> str:
+    """whole, 502 (with an error in JSON), cut, or odd."""
+    if answer.status == 200:
+        streamed = "text/event-stream" in answer.headers.get("content-type", "")
+        whole = answer.whole and (not streamed or b"[DONE]" in answer.body)
+        return "whole" if whole else "odd" if answer.whole else "cut"
+    try:
+        return "502" if answer.status == 502 and json.loads(answer.body)["error"]["code"] == 502 else "odd"
+    except (ValueError, KeyError, TypeError):
+        return "odd"
+
+
+async def cuts(running: Running) -> int:
+    """fleet_stream_cut_total over all backends."""
+    page = (await get(running.state_port, "/metrics")).decode()
+    return sum(int(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith("fleet_stream_cut_total{"))
 
 
 @dataclass
@@ -304,8 +337,8 @@ async def times_out(running: Running, backends: Backends) -> tuple[int, int]:
     return answer.status, await backends.began() - before
 
 
-async def mapping(contender: Contender, running: Running, count: int) -> tuple[int, float]:
-    """Sessions that Python, Lua and (the first 300) X-Upstream-Addr place differently; chi-square of the mapping."""
+async def mapping(contender: Contender, running: Running, affinity: Affinity, count: int) -> tuple[int, float]:
+    """Sessions that Python, Lua and X-Upstream-Addr do not place alike; chi-square of the mapping."""
     from urllib.parse import quote
 
     keys = [f"session-{number}" for number in range(count)]
@@ -316,10 +349,22 @@ async def mapping(contender: Contender, running: Running, count: int) -> tuple[i
     writer.close()
     lua = [row["address"] for row in json.loads(raw)]
     table = contender.table()
-    python = [decision.peer.address for key in keys if (decision := routing.route(key, table)) is not None]
-    asked = [(await once(running.port, key)).backend for key in keys[:300]]
-    wrong = sum(a != b for a, b in zip(lua, python, strict=True)) + sum(
-        a != b for a, b in zip(asked, python, strict=False)
-    )
+    python = [routing.order(key, table, affinity)[0].address for key in keys]
+    asked = await answered_by(running.port, keys)
+    wrong = sum(not a == b == c for a, b, c in zip(lua, python, asked, strict=True))
     mean = count / len(table)
     return wrong, sum((found - mean) ** 2 / mean for found in Counter(lua).values())
+
+
+async def answered_by(port: int, keys: list[str]) -> list[str]:
+    """X-Upstream-Addr of one request for each session, over eight kept-alive connections."""
+    found = [""] * len(keys)
+
+    async def user(first: int) -> None:
+        client = Client(port)
+        for number in range(first, len(keys), 8):
+            found[number] = (await client.ask(keys[number])).backend
+        client.close()
+
+    await asyncio.gather(*map(user, range(8)))
+    return found

@@ -7,7 +7,7 @@
 
 The version is the md5 of the lines between header and trailer, so that a truncated or mixed file is
 recognised by whoever reads it: `parse` here, units/lua/peers.lua on the machine. The order of the lines
-is the affinity table of the report; a peer in `drain` or `off` keeps its line, so that nobody else moves.
+is the affinity table of the report; a peer that takes no requests keeps its line, so that nobody else moves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fleetctl.errors import FleetctlError
-from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.fleet import Fleet, Instance
 
 FORMAT = "fleetctl-peers 1"
 LIMIT = 1024
@@ -32,10 +32,15 @@ class PeersError(FleetctlError):
 
 
 class PeerState(str, Enum):
-    """What fleetctl wants of a peer; whether it is alive is the balancer's own observation."""
+    """What fleetctl wants of a peer; whether it is alive is the balancer's own observation.
+
+    `drain` is a step of a command that takes it back itself; `held` is drained by a person and stays so until
+    `fleetctl undrain`. The balancer sends new requests to neither.
+    """
 
     UP = "up"
     DRAIN = "drain"
+    HELD = "held"
     OFF = "off"
 
 
@@ -55,17 +60,18 @@ def of(fleet: Fleet, states: Mapping[str, PeerState], machines: Iterable[int]) -
     An instance without an entry in `states` is up. Weights come from `balancer.weights`.
     """
     joined = set(machines)
-    weights = fleet.inventory.balancer.weights
     return tuple(
-        Peer(
-            id=instance.id,
-            address=instance.address,
-            weight=weights.get(instance.id, weights.get(str(instance.machine), 1)),
-            state=states.get(instance.id, PeerState.UP),
-        )
+        of_instance(fleet, instance, states.get(instance.id, PeerState.UP))
         for instance in fleet.instances
         if instance.machine in joined
     )
+
+
+def of_instance(fleet: Fleet, which: Instance, state: PeerState) -> Peer:
+    """One instance as a peer, with the weight that the inventory gives it or its machine."""
+    weights = fleet.inventory.balancer.weights
+    weight = weights.get(which.id, weights.get(str(which.machine), 1))
+    return Peer(which.id, which.address, weight, state)
 
 
 def render(peers: Iterable[Peer]) -> str:

@@ -5,11 +5,16 @@ binary=$1 folder=$2 config=$3 version=$4
 pid=
 failed=0
 # shellcheck disable=SC2317,SC2329
-end() {
+stop() {
 	if [ -n "$pid" ]; then
-		kill "$pid" 2>/dev/null
-		wait "$pid"
+		kill "$pid" 2>/dev/null || true
+		wait "$pid" || true
+		pid=
 	fi
+}
+# shellcheck disable=SC2317,SC2329
+end() {
+	stop
 	rm -rf "$folder"
 }
 trap end EXIT
@@ -67,6 +72,8 @@ check preflight "204 x-stainless-os" "$(ask -o /dev/null -w '%{http_code}' -D "$
 	)"
 check "health page" yes "$(ask "$url/health" | grep -q '"backends":' && echo yes)"
 ask -o /dev/null -H 'Authorization: Bearer shadow-secret' -H 'X-Session-ID: shadow-session' "$url/v1/models"
+stop # which writes the rest of the access log
+check "the request is logged" 1 "$(grep -c '"method":"GET","path":"/v1/models"' "$folder/logs/access.log")"
 check "nothing secret in the logs" 0 "$(cat "$folder"/logs/*.log | grep -c -e shadow-secret -e shadow-session)"
 check "no error at start" 0 "$(grep -c -e '\[emerg\]' -e '\[alert\]' -e 'lua entry thread aborted' -e 'failed to run' "$folder/logs/error.log")"
 exit "$failed"

@@ -24,6 +24,8 @@ def act(
 ) -> int:
     """Resolve the names, look, plan, carry out."""
 
+    command = " ".join([verb, *(["--all"] if everything else words)])
+
     def resolved(fleet: Fleet) -> targets.Targets:
         return targets.resolve(fleet, words, everything)
 
@@ -41,12 +43,11 @@ def act(
         session.observe(needed)
         session.require({*own, session.fleet.inventory.balancer.machine})
         session.require(needed)
-        command = " ".join([verb, *(["--all"] if everything else words)])
         if verb in ("restart", "start"):
             _refuse_what_cannot_start(session, chosen, command)
         return carry_out(options, session, _plan(session, verb, command, chosen, now_=now, reason=reason))
 
-    return with_session(options, machines, go)
+    return with_session(options, machines, go, changes=command)
 
 
 def _refuse_what_cannot_start(session: Session, chosen: targets.Targets, command: str) -> None:

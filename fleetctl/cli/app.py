@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -17,12 +18,25 @@ app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_e
 
 Inventory = Annotated[Path | None, typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)]
 Output = Annotated[str, typer.Option("-o", "--output", help="table, wide or json.")]
+
+
+class OnFailure(str, Enum):
+    """What a rollout that fails does with what it has changed."""
+
+    STOP = "stop"
+    ROLLBACK = "rollback"
+
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the commands that run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No chatter on stderr.")]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for requests in flight.")]
 All = Annotated[bool, typer.Option("--all", help="Every instance of the fleet.")]
+WaitLock = Annotated[float, typer.Option("--wait-lock", min=0, help="Seconds to wait for whoever holds the lock.")]
+BalancerLost = Annotated[
+    bool, typer.Option("--balancer-lost", help="The balancer's machine is dead: take the lock on the next one.")
+]
 Targets = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(
@@ -53,12 +67,27 @@ def main(
     """Deploy and run a fleet of model servers over SSH."""
 
 
-def _options(inventory: Path | None, output: str = "table", **flags: bool) -> Any:
+def _options(inventory: Path | None, output: str = "table", **flags: Any) -> Any:
     from fleetctl.cli.change import Options
 
     if output not in ("table", "wide", "json"):
         raise UsageError(f"-o {output}: there are table, wide and json")
     return Options(inventory=inventory, json=output == "json", **flags)
+
+
+def _changing(
+    inventory: Path | None,
+    output: str,
+    yes: bool,
+    dry_run: bool,
+    verbose: bool,
+    quiet: bool,
+    wait_lock: float,
+    balancer_lost: bool,
+) -> Any:
+    """What every command that changes something takes, in the order in which each of them lists it."""
+    flags = {"yes": yes, "dry_run": dry_run, "verbose": verbose, "quiet": quiet}
+    return _options(inventory, output, **flags, wait_lock=wait_lock, balancer_lost=balancer_lost)
 
 
 @app.command()
@@ -96,7 +125,7 @@ def plan(
         raise typer.Exit(deploy.add_machine(options, machines or []))
     if command != "rollout":
         raise UsageError(f"plan {command}: there are rollout and add-machine")
-    raise typer.Exit(deploy.rollout(options, machines or [], mtp=mtp, image=None, settings=[]))
+    raise typer.Exit(deploy.rollout(options, machines or [], mtp=mtp, image=None, settings=[], forward=True))
 
 
 @app.command("add-machine")
@@ -108,11 +137,13 @@ def add_machine(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
     """Prepare, clean, start, gate, join the balancer, verify."""
     from fleetctl.cli import deploy
 
-    options = _options(inventory, output, yes=yes, dry_run=dry_run, verbose=verbose, quiet=quiet)
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(deploy.add_machine(options, machines))
 
 
@@ -124,19 +155,64 @@ def rollout(
     image: Annotated[Optional[str], typer.Option("--image", help="Image reference of this release.")] = None,  # noqa: UP045
     settings: Annotated[list[str] | None, typer.Option("--set", help="engine.KEY=VALUE, several times.")] = None,
     machines: Annotated[Optional[str], typer.Option("--machines", help="Only these, such as 66,67.")] = None,  # noqa: UP045
+    forward: Annotated[bool, typer.Option("--forward", help="Also over a rollback: the inventory is ahead.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish the release in force.")] = False,
+    on_failure: Annotated[
+        OnFailure, typer.Option("--on-failure", help="stop, or go back to the last good release.")
+    ] = OnFailure.STOP,
+    plan_id: Annotated[Optional[str], typer.Option("--plan", help="Only if the plan is still this one.")] = None,  # noqa: UP045
+    canary: Annotated[Optional[str], typer.Option("--canary", help="The instance that is changed first.")] = None,  # noqa: UP045
+    max_unavailable: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--max-unavailable", help="How many may be out at a time: a number or a share."),
+    ] = None,
     inventory: Inventory = None,
     output: Output = "table",
     yes: Yes = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
     """Bring every machine to the inventory plus what is asked for here."""
     from fleetctl.cli import deploy
 
-    options = _options(inventory, output, yes=yes, dry_run=dry_run, verbose=verbose, quiet=quiet)
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     chosen = machines.split(",") if machines is not None else []
-    raise typer.Exit(deploy.rollout(options, chosen, mtp=mtp, image=image, settings=settings or []))
+    code = deploy.rollout(
+        options,
+        chosen,
+        mtp=mtp,
+        image=image,
+        settings=settings or [],
+        forward=forward,
+        resume=resume,
+        on_failure=on_failure.value,
+        plan_id=plan_id,
+        canary=canary,
+        max_unavailable=max_unavailable,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def rollback(
+    release: Annotated[Optional[int], typer.Argument(help="Number of a release that proved good.")] = None,  # noqa: UP045
+    inventory: Inventory = None,
+    output: Output = "table",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
+) -> None:
+    """Back to the last release that proved good, or to the one named."""
+    from fleetctl.cli import deploy
+
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    raise typer.Exit(deploy.rollback(options, release))
 
 
 @app.command()
@@ -150,11 +226,13 @@ def restart(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
     """Drain, restart, wait until it answers, rejoin: one after the other."""
     from fleetctl.cli import act
 
-    options = _options(inventory, output, yes=yes, dry_run=dry_run, verbose=verbose, quiet=quiet)
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("restart", options, targets or [], everything=everything, now=now))
 
 
@@ -168,11 +246,13 @@ def start(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
     """Start what was stopped on purpose, parked or down."""
     from fleetctl.cli import act
 
-    options = _options(inventory, output, yes=yes, dry_run=dry_run, verbose=verbose, quiet=quiet)
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("start", options, targets or [], everything=everything))
 
 
@@ -188,44 +268,52 @@ def stop(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
     """Drain and stop; it stays stopped, also after a reboot, until `fleetctl start`."""
     from fleetctl.cli import act
 
-    options = _options(inventory, output, yes=yes, dry_run=dry_run, verbose=verbose, quiet=quiet)
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("stop", options, targets or [], everything=everything, now=now, reason=reason))
 
 
 @app.command()
 def drain(
     targets: Targets = None,
+    everything: All = False,
     inventory: Inventory = None,
     output: Output = "table",
+    yes: Yes = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
-    """Take out of rotation and wait for what is in flight."""
+    """Take out of rotation and wait for what is in flight. It stays out until undrain; only --all asks first."""
     from fleetctl.cli import act
 
-    raise typer.Exit(
-        act.act("drain", _options(inventory, output, yes=True, dry_run=dry_run, quiet=quiet), targets or [])
-    )
+    options = _changing(inventory, output, yes or not everything, dry_run, False, quiet, wait_lock, balancer_lost)
+    raise typer.Exit(act.act("drain", options, targets or [], everything=everything))
 
 
 @app.command()
 def undrain(
     targets: Targets = None,
+    everything: All = False,
     inventory: Inventory = None,
     output: Output = "table",
+    yes: Yes = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
 ) -> None:
-    """Back in rotation."""
+    """Back in rotation; it never asks."""
     from fleetctl.cli import act
 
-    raise typer.Exit(
-        act.act("undrain", _options(inventory, output, yes=True, dry_run=dry_run, quiet=quiet), targets or [])
-    )
+    options = _changing(inventory, output, True, dry_run, False, quiet, wait_lock, balancer_lost)
+    raise typer.Exit(act.act("undrain", options, targets or [], everything=everything))
 
 
 @app.command()
@@ -263,6 +351,21 @@ def route(session: str, inventory: Inventory = None, output: Output = "table") -
 
 
 @app.command()
+def verify(
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Reload the balancer too, gracefully: sessions have to stay.")
+    ] = False,
+    inventory: Inventory = None,
+    output: Output = "table",
+    quiet: Quiet = False,
+) -> None:
+    """The acceptance checks, direct and through the balancer: expected, seen, how often, and what that proves."""
+    from fleetctl.cli import verify as command
+
+    raise typer.Exit(command.verify(_options(inventory, output, quiet=quiet), reload=reload))
+
+
+@app.command()
 def trust(
     machine: Annotated[str, typer.Argument(autocompletion=complete.machines)],
     fingerprint: Annotated[str | None, typer.Option("--fingerprint", help="Accept only this SHA256:...")] = None,
@@ -273,6 +376,18 @@ def trust(
     from fleetctl.cli import trust as command
 
     raise typer.Exit(command.trust(_options(inventory, yes=yes), machine, fingerprint))
+
+
+@app.command()
+def history(
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="The newest so many.")] = 20,
+    inventory: Inventory = None,
+    output: Output = "table",
+) -> None:
+    """What was changed, by whom, when, and what became of it."""
+    from fleetctl.cli import history as command
+
+    raise typer.Exit(command.history(_options(inventory, output), number))
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
@@ -286,6 +401,14 @@ def _add_groups(arguments: Sequence[str]) -> None:
         from fleetctl.cli.balancer import balancer
 
         app.add_typer(balancer, name="balancer", help="The balancer: show, diff, apply, reload.")
+    if helping or "bench" in arguments:
+        from fleetctl.cli.bench import bench
+
+        app.command()(bench)
+    if helping or "lock" in arguments:
+        from fleetctl.cli.lock import lock
+
+        app.add_typer(lock, name="lock", help="Who is changing the fleet: status, break.")
 
 
 def run(arguments: Sequence[str]) -> int:

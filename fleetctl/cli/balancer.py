@@ -25,7 +25,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 
 
-def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: bool) -> int:
+WaitLock = Annotated[float, typer.Option("--wait-lock", min=0, help="Seconds to wait for whoever holds the lock.")]
+
+
+def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: bool, changes: str | None = None) -> int:
     def look(session: Session) -> int:
         machine = session.fleet.inventory.balancer.machine
         if full:
@@ -35,7 +38,7 @@ def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: b
         session.require([machine])
         return act(session)
 
-    return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look)
+    return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look, changes)
 
 
 @balancer.command()
@@ -48,16 +51,23 @@ def show(inventory: Inventory = None, output: Output = "table") -> None:
         live = session.facts[machine].balancer
         if live is None:
             raise CommandError("it does not answer", machine=machine, next_command="fleetctl logs balancer --error")
-        peers = [(p.id, p.address, p.state, "-" if p.inflight is None else str(p.inflight)) for p in live.peers]
         if options.json:
-            listed = [dict(zip(("id", "address", "state", "inflight"), peer, strict=True)) for peer in peers]
+            listed = [
+                {"id": p.id, "address": p.address, "state": p.state, "health": p.health, "inflight": p.inflight}
+                for p in live.peers
+            ]
             print(dump({"schema": 1, "config": live.config, "version": live.version, "peers": listed}))
         else:
             print(f"configuration {live.config[:12]}, peers {live.version[:12]}, on machine {machine}")
-            print(table(("PEER", "ADDRESS", "STATE", "IN FLIGHT"), peers, state_column=2))
+            rows = [(p.id, p.address, p.state, p.health or "-", _count(p.inflight)) for p in live.peers]
+            print(table(("PEER", "ADDRESS", "STATE", "HEALTH", "IN FLIGHT"), rows, state_column=3))
         return 0
 
     raise typer.Exit(_at_the_balancer(options, act, full=False))
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 @balancer.command()
@@ -77,9 +87,15 @@ def diff(inventory: Inventory = None) -> None:
 
 
 @balancer.command()
-def apply(inventory: Inventory = None, output: Output = "table", yes: Yes = False, dry_run: DryRun = False) -> None:
+def apply(
+    inventory: Inventory = None,
+    output: Output = "table",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    wait_lock: WaitLock = 0,
+) -> None:
     """Check the configuration, try it beside the running one, swap it in, ask what is loaded."""
-    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run)
+    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run, wait_lock=wait_lock)
 
     def act(session: Session) -> int:
         from fleetctl.balancer import lint
@@ -98,20 +114,26 @@ def apply(inventory: Inventory = None, output: Output = "table", yes: Yes = Fals
         root = sequence("balancer apply", balancer_steps.apply_balancer(context))
         return carry_out(options, session, Plan("balancer apply", session.fleet.name, root))
 
-    raise typer.Exit(_at_the_balancer(options, act, full=True))
+    raise typer.Exit(_at_the_balancer(options, act, full=True, changes="balancer apply"))
 
 
 @balancer.command()
-def reload(inventory: Inventory = None, output: Output = "table", yes: Yes = False, dry_run: DryRun = False) -> None:
+def reload(
+    inventory: Inventory = None,
+    output: Output = "table",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    wait_lock: WaitLock = 0,
+) -> None:
     """Have the running balancer read its files again. Peers need none: they are read within a second."""
-    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run)
+    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run, wait_lock=wait_lock)
 
     def act(session: Session) -> int:
         _ = session.key
         context = session.context([session.fleet.inventory.balancer.machine], "balancer reload", new_release=False)
         return carry_out(options, session, actions.balancer(context, "reload", "balancer reload"))
 
-    raise typer.Exit(_at_the_balancer(options, act, full=True))
+    raise typer.Exit(_at_the_balancer(options, act, full=True, changes="balancer reload"))
 
 
 def _desired(session: Session) -> desired.DesiredBalancer:

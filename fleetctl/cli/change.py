@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fleetctl.cli.output import Voice, dump, plan_document, plan_text, results_document, results_text
+from fleetctl.cli.progress import shown
 from fleetctl.errors import FleetctlError, UnreachableError, UsageError
 from fleetctl.fleet import load
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.plan.executor import Status, StepResult
 from fleetctl.plan.operation import Plan
+from fleetctl.plan.release import Release
 from fleetctl.plan.session import Session
 from fleetctl.remote import target
 from fleetctl.remote.fanout import Connections
@@ -20,7 +26,7 @@ from fleetctl.remote.fanout import Connections
 
 @dataclass(frozen=True)
 class Options:
-    """What every command takes."""
+    """What every command takes. `wait_lock`: seconds to wait for whoever holds the fleet's lock."""
 
     inventory: Path | None = None
     json: bool = False
@@ -28,8 +34,10 @@ class Options:
     dry_run: bool = False
     verbose: bool = False
     quiet: bool = False
+    wait_lock: float = 0.0
+    balancer_lost: bool = False
 
-    @property
+    @cached_property
     def voice(self) -> Voice:
         return Voice(self.quiet)
 
@@ -50,8 +58,8 @@ def around(fleet: Fleet, machines: Iterable[int]) -> tuple[int, ...]:
     return tuple(machine for machine in fleet.machines if machine in wanted)
 
 
-def carry_out(options: Options, session: Session, plan: Plan) -> int:
-    """Show the plan, ask, do it. Returns the exit code."""
+def carry_out(options: Options, session: Session, plan: Plan, release: Release | None = None) -> int:
+    """Show the plan, ask, do it. `release`: the one that it rolls out. Returns the exit code."""
     if options.dry_run:
         print(dump(plan_document(plan)) if options.json else plan_text(plan, verbose=options.verbose))
         return 0
@@ -64,11 +72,11 @@ def carry_out(options: Options, session: Session, plan: Plan) -> int:
     options.voice.line(plan_text(plan, verbose=options.verbose))
     confirm(options, plan)
     try:
-        results = session.execute(plan)
-    except KeyboardInterrupt:
-        options.voice.line(
-            "interrupted: what was started on the machines goes on; run the same command again to finish"
-        )
+        with shown(options.voice, as_json=options.json) as session.progress:
+            results = session.execute(plan, release)
+    except KeyboardInterrupt as interrupt:
+        with suppress(OSError):  # the terminal may be what is gone
+            _interrupted(options, session, by_hand=not interrupt.args)
         raise
     code = exit_code(results)
     print(dump(results_document(plan, results, code)) if options.json else results_text(results))
@@ -80,20 +88,48 @@ def carry_out(options: Options, session: Session, plan: Plan) -> int:
     return code
 
 
+def _interrupted(options: Options, session: Session, *, by_hand: bool) -> None:
+    """Work on the machines goes on, unless the person at the terminal wants it ended; a signal asks nobody."""
+    voice = options.voice
+    voice.line("interrupted: what was started on the machines goes on; run the same command again to finish")
+    running = dict(session.executor.jobs.running) if session.executor else {}
+    if not running or session.executor is None:
+        return
+    for (machine, _), operation in running.items():
+        voice.line(f"  {machine}: {operation.step} goes on ({operation.summary})")
+    if not by_hand or not sys.stdin.isatty() or options.yes:
+        return
+    sys.stderr.write("Leave that running, or stop it? [L/s] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("s", "stop"):
+        return
+    for machine, unit in running:
+        try:
+            session.executor.jobs.stop(machine, unit)
+            voice.line(f"  {machine}: stopped; what has arrived stays")
+        except FleetctlError as error:
+            voice.line(f"  {machine}: {error.cause}; it goes on")
+
+
 def _again(plan: Plan) -> str:
     return f"mend the cause, then run `fleetctl {plan.command}` again: it goes on where this stopped"
 
 
 def confirm(options: Options, plan: Plan) -> None:
     """Raises UsageError without a terminal and without --yes, or when the person says no."""
+    ask(options, f"Do this on fleet {plan.fleet}?", plan.command)
+
+
+def ask(options: Options, question: str, command: str) -> None:
+    """A yes from --yes or from the terminal. Raises UsageError otherwise."""
     if options.yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(
             "this changes machines and there is no terminal to ask",
-            next_command=f"fleetctl {plan.command} --yes",
+            next_command=f"fleetctl {command} --yes",
         )
-    sys.stderr.write(f"Do this on fleet {plan.fleet}? [y/N] ")
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was changed")
@@ -113,9 +149,51 @@ def _code(error: FleetctlError) -> int:
     return 1 if isinstance(error, UnreachableError) else error.exit_code
 
 
-def with_session(options: Options, machines: Callable[[Fleet], Iterable[int]], act: Callable[[Session], int]) -> int:
-    """Open the connections, run `act`, close them."""
+def with_session(
+    options: Options,
+    machines: Callable[[Fleet], Iterable[int]],
+    act: Callable[[Session], int],
+    changes: str | None = None,
+) -> int:
+    """Open the connections, run `act`, close them.
+
+    `changes`: the words of a command that changes something: it holds the fleet's lock until its end, whatever ends it.
+    """
     fleet = fleet_of(options)
     ids = tuple(machines(fleet))
-    with connections(fleet, ids) as opened:
-        return act(Session(fleet, opened, options.voice))
+    if changes is None or options.dry_run:
+        with connections(fleet, ids) as opened:
+            return act(Session(fleet, opened, options.voice))
+    from fleetctl.plan.lock import FleetLock
+
+    reached = fleet.machines if options.balancer_lost else {*ids, fleet.inventory.balancer.machine}
+    with (
+        ended_by_signals(),
+        connections(fleet, reached) as opened,
+        FleetLock(
+            fleet, opened, changes, options.voice, patience=options.wait_lock, balancer_lost=options.balancer_lost
+        ) as lock,
+    ):
+        return act(Session(fleet, opened, options.voice, lock=lock))
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal end a command as Ctrl-C does: the lock is let go, exit code 130.
+
+    A signal that somebody has ignored on purpose (nohup) stays ignored.
+    """
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fleetctl.cli.change import Options, around, carry_out, with_session
 from fleetctl.cli.output import dump
 from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import lint, overrides, targets
 from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.fleet.schema import SHARE
 from fleetctl.plan import expand, playbook, release
 from fleetctl.plan.context import Context
 from fleetctl.plan.session import Session
@@ -22,15 +25,37 @@ def add_machine(options: Options, words: Sequence[str]) -> int:
     command = " ".join(["add-machine", *words])
 
     def act(session: Session) -> int:
-        return _deploy(options, session, "add-machine", command, targets.machines(session.fleet, words), None)
+        return _deploy(options, session, "add-machine", command, targets.machines(session.fleet, words), Asked())
 
-    return with_session(options, lambda fleet: around(fleet, targets.machines(fleet, words)), act)
+    return with_session(options, lambda fleet: around(fleet, targets.machines(fleet, words)), act, changes=command)
 
 
 def rollout(
-    options: Options, words: Sequence[str], *, mtp: int | None, image: str | None, settings: Sequence[str]
+    options: Options,
+    words: Sequence[str],
+    *,
+    mtp: int | None,
+    image: str | None,
+    settings: Sequence[str],
+    forward: bool = False,
+    resume: bool = False,
+    on_failure: str = "stop",
+    plan_id: str | None = None,
+    canary: str | None = None,
+    max_unavailable: str | None = None,
 ) -> int:
-    """The inventory plus the overrides given here become the desired state of every machine named."""
+    """The inventory plus the overrides given here become the desired state of every machine named.
+
+    `forward`: also over a rollback. `resume`: the release in force instead. `on_failure`: stop, or rollback
+    of what this command changed. `plan_id`: only if the plan is still the one that was shown. `canary`: the instance
+    that is changed first; `max_unavailable`: a number or a share, in place of the inventory's.
+    """
+    if max_unavailable is not None and not re.fullmatch(SHARE, max_unavailable):
+        raise UsageError(
+            f"--max-unavailable {max_unavailable}: a number of instances such as 2, or a share such as 25%"
+        )
+    if resume and (mtp is not None or image or settings):
+        raise UsageError("--resume finishes the release in force: it takes no --mtp, --image or --set")
     wanted = overrides.overrides(mtp, image, settings)
     parts = ["rollout"] + ([f"--mtp {mtp}"] if mtp is not None else []) + ([f"--image {image}"] if image else [])
     command = " ".join(
@@ -47,9 +72,81 @@ def rollout(
         return targets.machines(fleet, words) if words else tuple(fleet.machines)
 
     def act(session: Session) -> int:
-        return _deploy(options, session, "rollout", command, chosen(session.fleet), wanted)
+        machines = chosen(session.fleet)
+        first = _canary(session.fleet, canary) if canary else None
+        asked = Asked(
+            None if resume else wanted, forward=forward, plan_id=plan_id, canary=first, max_unavailable=max_unavailable
+        )
+        code = _deploy(options, session, "rollout", command, machines, asked)
+        if code in (1, 4) and on_failure == "rollback":
+            return _undo(options, session, machines, code)
+        return code
 
-    return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act)
+    return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act, changes=command)
+
+
+def rollback(options: Options, number: int | None) -> int:
+    """Back to a release that proved good; without a number to the last one that asked for something else."""
+    command = "rollback" if number is None else f"rollback {number}"
+
+    def act(session: Session) -> int:
+        session.observe(session.fleet.machines)
+        session.require(session.fleet.machines)
+        target = _target(session, number)
+        asked = Asked(release.going_back(session.fleet, target.whole or release.Whole()), back_to=target.number)
+        return _deploy(options, session, "rollout", command, tuple(session.fleet.machines), asked)
+
+    return with_session(options, lambda fleet: fleet.machines, act, changes=command)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command wants the desired state to be. `overrides` None: that of the release in force."""
+
+    overrides: Overrides | None = None
+    forward: bool = True
+    back_to: int | None = None
+    plan_id: str | None = None
+    canary: str | None = None
+    max_unavailable: str | None = None
+
+
+def _canary(fleet: Fleet, word: str) -> str:
+    """The instance that a word names. Raises UsageError when it names none, or several."""
+    found = targets.resolve(fleet, [word]).instances
+    if len(found) != 1:
+        raise UsageError(f"--canary {word}: name one instance, such as {fleet.instances[0].id}")
+    return found[0].id
+
+
+def _target(session: Session, number: int | None) -> release.Release:
+    """The release to go back to. Raises UsageError when there is none that proved good."""
+    good = session.proved
+    if number is not None:
+        if number in good:
+            return good[number]
+        known = ", ".join(map(str, good)) or "none"
+        raise UsageError(f"release {number} did not prove good on all its instances; those that did: {known}")
+    found = release.last_good(good, session.release)
+    if found is None:
+        raise UsageError(
+            "there is no earlier release that proved good and asked for something else",
+            next_command="fleetctl history",
+        )
+    return found
+
+
+def _undo(options: Options, session: Session, machines: Sequence[int], code: int) -> int:
+    """After a failure: what this command changed goes back to the last good release. 5 when that worked, else 1."""
+    session.observe(around(session.fleet, machines))
+    current, target = session.release, release.last_good(session.proved, session.release)
+    if current is None or current.outcome == "good" or current.back_to is not None or target is None:
+        options.voice.line("no rollback: nothing was changed, or there is no release before it that proved good")
+        return code
+    options.voice.line(f"release {current.number} failed: back to release {target.number}")
+    command = f"rollback {target.number}"
+    asked = Asked(release.going_back(session.fleet, target.whole or release.Whole()), back_to=target.number)
+    return 5 if _deploy(replace(options, yes=True), session, "rollout", command, machines, asked) == 0 else 1
 
 
 def _deploy(
@@ -58,32 +155,60 @@ def _deploy(
     book: str,
     command: str,
     machines: Sequence[int],
-    wanted: Overrides | None,
+    asked: Asked,
 ) -> int:
     steps = playbook.load(book, set(STEPS), session.fleet.path.parent)
     _ = session.key  # a missing secret is said before any connection is used
     everybody = around(session.fleet, machines)
-    session.observe(everybody, wanted)
+    session.observe(everybody, asked.overrides)
     session.require(everybody)
-    context = session.context(machines, command, new_release=True)
+    _forward_only(session, asked)
+    context = _context(session, machines, command, asked)
     plan = expand.expand(steps, context, command)
     if plan.operations:
         session.inspect(everybody)
         session.require(everybody)
-        context = session.context(machines, command, new_release=True)
+        context = _context(session, machines, command, asked)
         if problems := _problems(session, context):
             _refuse(options, problems, command)
         plan = expand.expand(steps, context, command)
     if session.release is not None and context.release is not None and session.release.number != context.release.number:
         old, new = session.release.overrides, context.release.overrides
         options.voice.line(f"release {context.release.number}: {release.words(new)} (before: {release.words(old)})")
-    return carry_out(options, session, plan)
+    if asked.plan_id is not None and asked.plan_id != plan.id:
+        raise UsageError(
+            f"plan {asked.plan_id} is out of date: the machines, the inventory or the release have changed since",
+            state=f"nothing was changed; the plan is {plan.id} now",
+            next_command=f"fleetctl {command} --dry-run",
+        )
+    return carry_out(options, session, plan, context.release)
+
+
+def _context(session: Session, machines: Sequence[int], command: str, asked: Asked) -> Context:
+    found = session.context(machines, command, new_release=True, back_to=asked.back_to)
+    return replace(found, canary=asked.canary, max_unavailable=asked.max_unavailable)
+
+
+def _forward_only(session: Session, asked: Asked) -> None:
+    """After a rollback the inventory is ahead: nobody rolls it out again by accident."""
+    current = session.release
+    if asked.forward or asked.overrides is None or current is None or current.back_to is None:
+        return
+    if release.needed(session.fleet, asked.overrides) != current.overrides:
+        raise UsageError(
+            f"release {current.number} went back to {current.back_to}: the inventory is ahead of it",
+            state="nothing was changed",
+            next_command="fleetctl rollout --forward, or fleetctl rollout --resume to finish the rollback",
+        )
 
 
 def _problems(session: Session, context: Context) -> dict[int, list[str]]:
     """What is wrong with the machines, the inventory and the flags, by machine; the fleet's own under its source."""
     problems = expand.problems(context)
-    found = [str(f) for f in [*lint.lint(session.fleet), *session.lint_model()] if f.severity is lint.Severity.ERROR]
+    findings = [*lint.lint(session.fleet), *session.lint_model()]
+    if expand.needs_weights(context):
+        findings += session.lint_weights()
+    found = [str(f) for f in findings if f.severity is lint.Severity.ERROR]
     found += session.lint_engine(context)
     if found:
         problems.setdefault(context.source, []).extend(found)

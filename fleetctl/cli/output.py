@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 from unicodedata import east_asian_width
 
@@ -64,6 +64,7 @@ class Voice:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
+        self.above: Callable[[str], None] | None = None  # bars at the foot of the terminal print it above themselves
         self._lock = threading.Lock()
 
     def __call__(self, target: str, words: str) -> None:
@@ -72,7 +73,10 @@ class Voice:
     def line(self, text: str) -> None:
         if not self.quiet:
             with self._lock:
-                print(text, file=sys.stderr, flush=True)
+                if self.above is not None:
+                    self.above(text)
+                else:
+                    print(text, file=sys.stderr, flush=True)
 
 
 def plan_text(plan: Plan, *, verbose: bool) -> str:

@@ -15,6 +15,7 @@ from fleetctl.commands.script import Script, words
 from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import targets
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.schema import Affinity
 from fleetctl.plan import status as states
 from fleetctl.plan.session import Session
 
@@ -51,6 +52,8 @@ def check(options: Options, chosen: Sequence[str]) -> int:
             context = session.context(ids(session.fleet), "check", new_release=False)
             for machine, listed in expand.problems(context).items():
                 rows += [(str(machine), "error", problem) for problem in listed]
+            weights = session.lint_weights()
+            rows += [(str(context.source), str(f.severity.value), f"{f.rule}: {f.message}") for f in weights]
             rows += [(str(context.source), "error", problem) for problem in session.lint_engine(context)]
         failed = any(severity == "error" for _, severity, _ in rows)
         if options.json:
@@ -80,10 +83,16 @@ def route(options: Options, session_id: str) -> int:
         peers = session.peers()
         if not peers:
             raise CommandError("no backend has joined yet", machine=machine, next_command="fleetctl rollout")
-        order = routing.order(session_id, peers, fleet.inventory.balancer.affinity)
-        computed = next((peer for peer in order if peer.state.value == "up"), None)
-        if fleet.inventory.balancer.mode == "plain":
-            # nginx's own hash: it can only be asked.
+        live = session.facts[machine].balancer
+        health = {peer.id: peer.health for peer in live.peers} if live else {}
+        decision = routing.route(
+            session_id,
+            peers,
+            fleet.inventory.balancer.affinity,
+            healthy=lambda peer: health.get(peer.id) in states.WELL,
+        )
+        computed, order = (decision.peer, decision.order) if decision else (None, ())
+        if not _computable(fleet):
             computed, order = None, ()
         url = f"http://127.0.0.1:{fleet.inventory.balancer.listen}"
         ask = Script("balancer_verify", (url, paths.api_key(fleet), session_id))
@@ -102,6 +111,14 @@ def route(options: Options, session_id: str) -> int:
         return 0 if asked and (computed is None or asked == computed.address) else 1
 
     return with_session(options, lambda fleet: [fleet.inventory.balancer.machine], look)
+
+
+def _computable(fleet: Fleet) -> bool:
+    """nginx's own hash, another key than the session, or no session at all: the balancer can only be asked."""
+    balancer = fleet.inventory.balancer
+    return (
+        balancer.mode == "lua" and balancer.key_order[0] == "session" and balancer.affinity is not Affinity.LEAST_CONN
+    )
 
 
 def logs(

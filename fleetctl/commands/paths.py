@@ -63,6 +63,11 @@ def release(fleet: Fleet) -> PurePosixPath:
     return state(fleet) / "release.json"
 
 
+def releases(fleet: Fleet) -> PurePosixPath:
+    """Releases that proved good, one file each."""
+    return state(fleet) / "releases"
+
+
 def stopped(fleet: Fleet, instance: Instance) -> PurePosixPath:
     """Who stopped the instance on purpose, when and why; its presence is the fact."""
     return state(fleet) / "stopped" / instance.name

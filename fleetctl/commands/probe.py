@@ -155,6 +155,7 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     files.append(str(paths.api_key(fleet)))
     foreground = [*_state(fleet), *_peers(fleet, machine), "date +%s >now"]
     foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
+    foreground.append(f"cat {quote(paths.releases(fleet))}/*.json >releases 2>/dev/null")
     tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
     keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
     foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fleetctl.fleet import flag_types
-from fleetctl.fleet.lint import CONFIG_RULES, RULES
+from fleetctl.fleet.lint import CONFIG_RULES, RULES, WEIGHT_RULES
 from fleetctl.fleet.schema import COMPUTED_FLAGS, PHRASES, Inventory
 
 HEAD = """\
@@ -152,6 +152,7 @@ def _typed() -> str:
 
 def _rules() -> str:
     rows = [f"| `{rule.id}` | {rule.severity.value} | {rule.reason} |" for rule in RULES.values()]
+    rows += [f"| `{one.id}` | {one.severity.value} | {one.reason} |" for one in WEIGHT_RULES.values()]
     rows += [
         f"| `{name}` | {severity.value} | Compared with the model's config.json. |"
         for name, severity in CONFIG_RULES.items()

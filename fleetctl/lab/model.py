@@ -27,18 +27,18 @@ CHAT_TEMPLATE = (
 )
 
 
-def tensor_names() -> list[str]:
-    body = [f"model.layers.{layer}.{name}.weight" for layer in range(LAYERS) for name in PROJECTIONS]
+def tensor_names(layers: int = LAYERS) -> list[str]:
+    body = [f"model.layers.{layer}.{name}.weight" for layer in range(layers) for name in PROJECTIONS]
     return [*body, "lm_head.weight", *MTP]
 
 
-def make(folder: Path, name: str) -> None:
-    """Writes the model into `folder`, which appears only when it is whole."""
+def make(folder: Path, name: str, layers: int = LAYERS) -> None:
+    """Writes the model, 16 MiB a layer, into `folder`, which appears only when it is whole."""
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     source = random.Random(SEED)  # noqa: S311  the same bytes everywhere, nothing secret
-    tensors = tensor_names()
+    tensors = tensor_names(layers)
     weight_map: dict[str, str] = {}
     for number in range(SHARDS):
         file = f"model-{number + 1:05}-of-{SHARDS:05}.safetensors"
@@ -50,7 +50,7 @@ def make(folder: Path, name: str) -> None:
         new / "model.safetensors.index.json",
         {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
     )
-    _json(new / "config.json", _config(name))
+    _json(new / "config.json", _config(name, layers))
     _json(
         new / "quant_model_description.json",
         {"model_quant_type": "W8A8", "version": "1.0.0", **dict.fromkeys(tensors, "W8A8")},
@@ -85,14 +85,14 @@ def _write_shard(path: Path, tensors: list[str], source: random.Random) -> None:
             file.write(source.randbytes(size))
 
 
-def _config(name: str) -> dict[str, Any]:
+def _config(name: str, layers: int) -> dict[str, Any]:
     return {
         "_name_or_path": name,
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",
         "text_config": {
             "hidden_size": COLUMNS,
-            "num_hidden_layers": LAYERS,
+            "num_hidden_layers": layers,
             "num_attention_heads": 16,
             "num_key_value_heads": 4,
             "max_position_embeddings": 262144,

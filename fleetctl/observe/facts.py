@@ -146,7 +146,8 @@ class Facts:
 
     `jobs`: transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
     `brought`: ids of images that fleetctl brought, oldest first. `transfer_tags`: transfers that may still log in
-    here, such as `qwen38-67-model`. `link`: Mbit/s of the interface towards the source.
+    here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases` those that proved
+    good. `link`: Mbit/s of the interface towards the source.
     """
 
     machine: int
@@ -166,6 +167,7 @@ class Facts:
     docker: dict[str, Any] | None = None
     stopped: dict[str, Stopped] = field(default_factory=dict)
     release: dict[str, Any] | None = None
+    releases: tuple[dict[str, Any], ...] = ()
     jobs: dict[str, str] = field(default_factory=dict)
     progress: dict[str, JobState] = field(default_factory=dict)
     brought: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds the lock. `since` is RFC 3339 by the lock machine's clock; `held` and `heartbeat` are seconds ago."""
+    """Who holds the lock. `since` is RFC 3339 by the owner's clock; `held` and `heartbeat` are seconds ago."""
 
     token: str
     owner: str

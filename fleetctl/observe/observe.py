@@ -70,6 +70,7 @@ def parse(machine: int, text: str) -> Facts:
         docker=docker_info(part.get("docker-info", "")),
         stopped=stopped(part.get("stopped", "")),
         release=parse_json(part["release"]) if "release" in part else None,
+        releases=tuple(r for line in part.get("releases", "").splitlines() if isinstance(r := parse_json(line), dict)),
         jobs={
             w[0].removesuffix(".service"): w[3] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3
         },

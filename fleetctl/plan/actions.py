@@ -15,21 +15,18 @@ from fleetctl.errors import UsageError
 from fleetctl.fleet.fleet import Instance
 from fleetctl.plan import instances as instance_steps
 from fleetctl.plan import rotation as rotation_steps
+from fleetctl.plan.build import held, in_rotation, stays_drained
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Operation, Plan, Run, sequence
 
 
-def _plan(context: Context, command: str, groups: Sequence[Group]) -> Plan:
-    return Plan(command, context.fleet.name, sequence(command, *groups))
+def _plan(context: Context, command: str, groups: Sequence[Group], notes: Sequence[str] = ()) -> Plan:
+    return Plan(command, context.fleet.name, sequence(command, *groups), tuple(notes))
 
 
 def _known(context: Context, which: Instance) -> bool:
     return any(peer.id == which.id for peer in context.peers)
-
-
-def _in_rotation(context: Context, which: Instance) -> bool:
-    return any(peer.id == which.id and peer.state is PeerState.UP for peer in context.peers)
 
 
 def _peer(context: Context, step: str, which: Instance, state: PeerState, summary: str) -> Operation | None:
@@ -50,7 +47,7 @@ def _out(context: Context, step: str, which: Instance, *, now: bool) -> Group | 
     if seen in (None, PeerState.OFF) or not _balancer_answers(context):
         return None
     if now:
-        return sequence("out", _peer(context, step, which, PeerState.DRAIN, "drain: no new requests"))
+        return sequence("out", None if seen is PeerState.HELD else rotation_steps.take_out(context, step, which))
     return rotation_steps.drain(context, step, which)
 
 
@@ -71,7 +68,7 @@ def restart(context: Context, instances: Sequence[Instance], *, now: bool = Fals
                 rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )
         )
-    return _plan(context, "restart", groups)
+    return _plan(context, "restart", groups, stays_drained(context, instances))
 
 
 def start(context: Context, instances: Sequence[Instance]) -> Plan:
@@ -84,7 +81,8 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
             raise UsageError(f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}")
         serves = health is not None and health.http == 200 and unit.active == "active" and unit.enabled == "enabled"
         marked = which.name in facts.stopped
-        if serves and not marked and (_in_rotation(context, which) or not _known(context, which)):
+        settled = in_rotation(context, which) or held(context, which) or not _known(context, which)
+        if serves and not marked and settled:
             continue
         mark = Run(Script("remove_file", (paths.stopped(context.fleet, which),), context.fleet.name))
         groups.append(
@@ -95,17 +93,19 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
                 rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )
         )
-    return _plan(context, "start", groups)
+    return _plan(context, "start", groups, stays_drained(context, instances))
 
 
 def stop(
     context: Context, instances: Sequence[Instance], *, who: str, when: str, reason: str, now: bool = False
 ) -> Plan:
     """Drained, stopped and disabled, with a mark that says who and why: it stays stopped until `fleetctl start`."""
-    groups = []
+    groups, out = [], []
     for which in instances:
         facts = context.facts[which.machine]
         unit = facts.units.get(which.name)
+        if in_rotation(context, which):
+            out.append(which)
         if which.name in facts.stopped and (unit is None or unit.active in ("inactive", "failed", "absent")):
             continue
         note = json.dumps({"who": who, "when": when, "reason": reason}).encode()
@@ -120,35 +120,60 @@ def stop(
                 _peer(context, "stop", which, PeerState.OFF, "off in the balancer's table"),
             )
         )
-    return _plan(context, "stop", groups)
+    return _plan(context, "stop", groups, _moves(context, out, PeerState.OFF) if out else ())
 
 
 def rotation(context: Context, instances: Sequence[Instance], *, drain: bool) -> Plan:
-    """`drain` and `undrain`: only the balancer's table changes."""
-    wanted = PeerState.DRAIN if drain else PeerState.UP
-    due = [i for i in instances if any(p.id == i.id and p.state is not wanted for p in context.peers)]
-    for which in instances:
-        if not _known(context, which):
-            raise UsageError(
-                f"{which.id} has not joined the balancer",
-                next_command=f"fleetctl add-machine {which.machine}",
-            )
-        if not drain and context.comparisons[which.id].state is State.STOPPED:
-            raise UsageError(f"{which.id} was stopped on purpose", next_command=f"fleetctl start {which.id}")
+    """`drain` and `undrain`: only the balancer's table changes. All are taken out before any is waited for."""
     command = "drain" if drain else "undrain"
-    groups = [
-        rotation_steps.drain(context, "drain", i)
-        if drain
-        else sequence(i.id, rotation_steps.undrain(context, "undrain", i))
-        for i in due
+    _refuse_when_none_can(context, instances)
+    states = {peer.id: peer.state for peer in context.peers}
+    stopped = [i for i in instances if context.comparisons[i.id].state is State.STOPPED]
+    there = [i for i in instances if i.id in states and i not in stopped]
+    due = [i for i in there if states[i.id] is not (PeerState.HELD if drain else PeerState.UP)]
+    notes = [
+        *(f"{i.id} stays stopped (fleetctl start {i.id})" for i in stopped),
+        *(f"{i.id} has not joined (fleetctl add-machine {i.machine})" for i in instances if i.id not in states),
     ]
-    return _plan(context, command, groups)
+    if due:
+        notes += _moves(context, due, PeerState.HELD if drain else PeerState.UP)
+    if not drain:
+        groups = [sequence(i.id, rotation_steps.undrain(context, "undrain", i, by_hand=True)) for i in due]
+        return _plan(context, command, groups, notes)
+    # One that is held already may still be busy: an earlier drain was cut short while it waited.
+    live = context.facts[context.balancer].balancer
+    busy = {peer.id for peer in live.peers if peer.inflight} if live else set()
+    out = sequence("out", *(rotation_steps.take_out(context, "drain", i, by_hand=True) for i in due))
+    waits = (rotation_steps.wait_drained(context, "drain", i) for i in there if i in due or i.id in busy)
+    return _plan(context, command, [out, sequence("wait", *waits)], notes)
+
+
+def _moves(context: Context, which: Sequence[Instance], state: PeerState) -> list[str]:
+    """Notes on what users will see of it."""
+    after = set_state(context.fleet, tuple(which), state, by_hand=True)(context.peers)
+    notes = [f"{rotation_steps.share(context, after)} of sessions move"]
+    if not any(peer.state is PeerState.UP for peer in after):
+        notes.append("no backend is left: every request will be answered 503")
+    return notes
+
+
+def _refuse_when_none_can(context: Context, instances: Sequence[Instance]) -> None:
+    """A usage error when none of these instances can be in rotation."""
+    joined = [which for which in instances if _known(context, which)]
+    if not joined:
+        which = instances[0]
+        raise UsageError(
+            f"{which.id} has not joined the balancer", next_command=f"fleetctl add-machine {which.machine}"
+        )
+    if all(context.comparisons[which.id].state is State.STOPPED for which in joined):
+        raise UsageError(f"{joined[0].id} was stopped on purpose", next_command=f"fleetctl start {joined[0].id}")
 
 
 def balancer(context: Context, verb: str, command: str) -> Plan:
     """`restart|start|stop|reload balancer`: its unit; requests in flight end first (nginx quits gracefully)."""
     unit = f"{context.fleet.inventory.balancer.unit}.service"
     script = {"restart": "unit_restart", "start": "unit_start", "stop": "unit_disable", "reload": "unit_reload"}[verb]
-    run = Run(Script(script, (unit,), context.fleet.name), timeout=120)
+    arguments = (unit, context.state_url) if verb == "reload" else (unit,)
+    run = Run(Script(script, arguments, context.fleet.name), timeout=120)
     operation = Operation(verb, context.balancer, "balancer", f"{verb} {unit}", run)
     return Plan(command, context.fleet.name, sequence(command, operation))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Instance
 from fleetctl.plan import desired, gate
 from fleetctl.plan.context import Context
-from fleetctl.plan.operation import Job, Operation, Run, Wait
+from fleetctl.plan.operation import Action, Operation, Run, Wait
 
 HELD = 120.0
 
 
-def op(
-    step: str, machine: int, summary: str, action: Run | Job | Wait, target: str | None = None, id: str = ""
-) -> Operation:
+def op(step: str, machine: int, summary: str, action: Action, target: str | None = None, id: str = "") -> Operation:
     return Operation(step, machine, target or str(machine), summary, action, id)
 
 
@@ -31,6 +31,18 @@ def unit_active(context: Context, machine: int, unit: str) -> bool:
 
 def in_rotation(context: Context, instance: Instance) -> bool:
     return any(peer.id == instance.id and peer.state is PeerState.UP for peer in context.peers)
+
+
+def held(context: Context, instance: Instance) -> bool:
+    """A person drained it: it stays so until `fleetctl undrain`."""
+    return any(peer.id == instance.id and peer.state is PeerState.HELD for peer in context.peers)
+
+
+def stays_drained(context: Context, instances: Iterable[Instance]) -> tuple[str, ...]:
+    """Notes for the plan."""
+    return tuple(
+        f"{i.id} stays drained, as somebody asked (fleetctl undrain {i.id})" for i in instances if held(context, i)
+    )
 
 
 def comparisons_on(context: Context, machine: int) -> list[desired.Comparison]:

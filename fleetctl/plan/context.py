@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from fleetctl.balancer.peers import Peer, PeerState
+from fleetctl.balancer.peers import Peer, PeerState, of_instance
 from fleetctl.commands import paths
 from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.observe.facts import Facts
@@ -22,7 +22,8 @@ class Context:
     """`machines`: those the command is about, in joining order. `peers`: the table as it will be at this point.
 
     `current` is the release that the machines know, `release` the one that this command rolls out.
-    `peers_broken`: the table is the running balancer's, the file has to be written again.
+    `peers_broken`: the table is the running balancer's, the file has to be written again. `canary`: the instance that
+    is changed first, `max_unavailable`: in place of the inventory's.
     """
 
     fleet: Fleet
@@ -35,6 +36,8 @@ class Context:
     users: Mapping[int, str] = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
     peers_broken: bool = False
+    canary: str | None = None
+    max_unavailable: str | None = None
 
     @property
     def balancer(self) -> int:
@@ -68,6 +71,13 @@ class Context:
         wanted, seen = self.facts[self.source].image, self.facts[machine].image
         return seen is None or (wanted is not None and seen.content != wanted.content)
 
+    def new_model(self, machine: int) -> bool:
+        """Whether the machine has no copy that was checked against the source's manifest and is as it was then."""
+        source, seen = self.facts[self.source].model, self.facts[machine].model
+        if machine == self.source or self.fleet.inventory.model.shared or source is None:
+            return False
+        return seen is None or seen.verified is None or seen.verified != source.verified
+
     def _new_key(self, machine: int) -> bool:
         """The machine's key file holds another key: engines read it once, when they start."""
         return self.facts[machine].files.get(str(paths.api_key(self.fleet))) != self.key_hash
@@ -82,6 +92,7 @@ class Context:
                 self.facts[instance.machine],
                 new_image=self.new_image(instance.machine),
                 new_key=self._new_key(instance.machine),
+                new_model=self.new_model(instance.machine),
             )
             for machine in self.machines
             for instance in self.fleet.on(machine)
@@ -118,15 +129,23 @@ def archive(files: Mapping[str, str]) -> bytes:
 
 
 def set_state(
-    fleet: Fleet, which: tuple[Instance, ...], state: PeerState
+    fleet: Fleet, which: tuple[Instance, ...], state: PeerState, *, by_hand: bool = False
 ) -> Callable[[tuple[Peer, ...]], tuple[Peer, ...]]:
-    """An edit that gives instances a state. Those that are not in the table yet take their place in its order."""
-    wanted = {instance.id: Peer(instance.id, instance.address, state=state) for instance in which}
+    """An edit that gives instances a state. Those that are not in the table yet take their place in its order.
+
+    What a person drained is drained or taken back only `by_hand`, also when it was drained while a plan ran.
+    """
+    wanted = {instance.id: of_instance(fleet, instance, state) for instance in which}
     rank = {instance.id: position for position, instance in enumerate(fleet.instances)}
 
     def edit(peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
         kept = {peer.id: peer for peer in peers if peer.id in rank}
-        merged = {**kept, **wanted}
+        held = {id for id, peer in kept.items() if peer.state is PeerState.HELD}
+        stays = held if state in (PeerState.UP, PeerState.DRAIN) and not by_hand else set()
+        merged = {
+            **kept,
+            **{id: replace(peer, state=PeerState.HELD) if id in stays else peer for id, peer in wanted.items()},
+        }
         return tuple(sorted(merged.values(), key=lambda peer: rank[peer.id]))
 
     return edit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleetctl.commands import paths
-from fleetctl.plan import checks, rotation, steps
+from fleetctl.plan import build, checks, instances, rotation, steps
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
@@ -27,12 +27,19 @@ def expand(playbook: Playbook, context: Context, command: str) -> Plan:
 
 def _stage(stage: Stage, context: Context) -> tuple[Group, Context]:
     machines: list[Node] = []
-    for machine in context.machines:
+    for machine in _order(stage, context):
         machines.append(sequence(str(machine), *(steps.STEPS[step](context, machine) for step in stage.steps)))
         if "join" in stage.steps:
             context = _joined(context, machine)
     group = Group(stage.name, sequence(stage.name, *machines).children, parallel=stage.parallel)
     return group, context
+
+
+def _order(stage: Stage, context: Context) -> list[int]:
+    """Joining order; where what serves is changed, the machine of the canary first."""
+    if "roll" not in stage.steps or context.canary is None:
+        return list(context.machines)
+    return sorted(context.machines, key=lambda machine: machine != int(str(context.canary).split("/")[0]))
 
 
 def _joined(context: Context, machine: int) -> Context:
@@ -48,6 +55,7 @@ def _notes(context: Context) -> tuple[str, ...]:
         for c in context.comparisons.values()
         if c.state is State.STOPPED
     ]
+    notes += build.stays_drained(context, (c.desired.instance for c in context.comparisons.values()))
     folder = paths.saved(context.fleet, context.stamp)
     for machine in context.machines:
         units, containers = checks.to_clean(context.fleet.machines[machine], context.facts[machine], context.fleet)
@@ -71,7 +79,7 @@ def problems(context: Context) -> dict[int, list[str]]:
             else checks.balancer_problems(fleet, fleet.machines[machine], facts)
         )
         needs_image = machine in context.machines and context.new_image(machine)
-        needs_model = _needs_model(context, machine)
+        needs_model = machine in context.machines and context.new_model(machine)
         # A copy that goes on from an earlier run has its room already.
         needs_image = needs_image and facts.jobs.get(paths.job(fleet, "image")) != "running"
         needs_model = needs_model and facts.jobs.get(paths.job(fleet, "model")) != "running"
@@ -79,14 +87,22 @@ def problems(context: Context) -> dict[int, list[str]]:
             listed += checks.space_problems(fleet, source, facts, image=needs_image, model=needs_model)
         if listed:
             found[machine] = listed
-    whole = [*checks.source_problems(fleet, source), *checks.equal_everywhere(context.facts.values())]
+    if (busy := instances.too_busy(context)) is not None:
+        found.setdefault(context.balancer, []).append(busy)
+    whole = [
+        *checks.source_problems(fleet, source, [context.facts[m] for m in context.machines]),
+        *checks.equal_everywhere(context.facts.values()),
+    ]
     if whole:
         found.setdefault(context.source, []).extend(whole)
     return found
 
 
-def _needs_model(context: Context, machine: int) -> bool:
-    source, seen = context.facts[context.source].model, context.facts[machine].model
-    if machine == context.source or machine not in context.machines or context.fleet.inventory.model.shared:
+def needs_weights(context: Context) -> bool:
+    """Whether the model is to be copied, to be hashed (on shared storage it never was), or loaded with other flags."""
+    source = context.facts[context.source].model
+    if source is None or not source.present:
         return False
-    return seen is None or source is None or seen.verified is None or seen.verified != source.verified
+    if source.verified is None or any(context.new_model(machine) for machine in context.machines):
+        return True
+    return any(one.state in (State.CREATE, State.RECREATE) for one in context.comparisons.values())

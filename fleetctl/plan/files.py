@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from fleetctl.commands import paths
@@ -20,11 +21,16 @@ def release(context: Context, machine: int) -> Group:
 
 
 def record(context: Context, machine: int) -> Group:
-    """The release proved good on this machine."""
+    """The release proved good on all machines: it is what can be gone back to."""
     if context.release is None:
         return sequence("record")
     good = replace(context.release, outcome="good")
-    return sequence("record", write(context, "record", machine, paths.release(context.fleet), good.text()))
+    kept = paths.releases(context.fleet) / f"{good.number:05d}.json"
+    return sequence(
+        "record",
+        write(context, "record", machine, kept, json.dumps(good.document) + "\n"),
+        write(context, "record", machine, paths.release(context.fleet), good.text()),
+    )
 
 
 def key(context: Context, machine: int) -> Group:
@@ -35,7 +41,7 @@ def key(context: Context, machine: int) -> Group:
     script = Script("write_file", (path, "0600"), context.fleet.name)
     unit = context.fleet.inventory.balancer.unit
     probes_with_it = machine == context.balancer and unit_active(context, machine, unit)
-    reload = Run(Script("unit_reload", (f"{unit}.service",), context.fleet.name))
+    reload = Run(Script("unit_reload", (f"{unit}.service", context.state_url), context.fleet.name))
     return sequence(
         "key",
         op("key", machine, f"write {path} (0600)", Run(script, ApiKey())),

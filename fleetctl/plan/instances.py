@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from fleetctl.balancer.config import max_num_seqs
 from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Instance
-from fleetctl.plan import desired, gate
-from fleetctl.plan.build import HELD, comparisons_on, gate_operation, op
+from fleetctl.plan import canary, desired, gate
+from fleetctl.plan.build import HELD, comparisons_on, gate_operation, op, unit_active
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
-from fleetctl.plan.operation import Group, Run, Wait, sequence, side_by_side
+from fleetctl.plan.operation import Group, Operation, Run, Wait, sequence, side_by_side
 from fleetctl.plan.rotation import drain, undrain
 
 
@@ -42,7 +43,8 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
     """Start or restart one instance that takes no requests, and wait until it answers a real completion."""
     fleet, which = context.fleet, comparison.desired.instance
     running = context.facts[which.machine].container(which.name)
-    replace_it = running is not None and running.state == "running"
+    # systemd may be about to start it by itself, with the unit as it will be written: then it would hold its own NPUs.
+    replace_it = (running is not None and running.state == "running") or unit_active(context, which.machine, which.name)
     unit = f"{which.name}.service"
     wait_free = Wait(Script("npu_info"), gate.devices_free(which), 120, 20)
     verb = "restart" if replace_it else "start"
@@ -83,25 +85,68 @@ def roll(context: Context, machine: int) -> Group:
     due = [
         c for c in comparisons_on(context, machine) if c.state in (State.RECREATE, State.START) and _serves(context, c)
     ]
+    chosen = canary_of(context)
+    first = [c for c in due if c.desired.instance.id == chosen]
+    rest = [c for c in due if c.desired.instance.id != chosen]
     size = batch_size(context)
-    batches = [due[i : i + size] for i in range(0, len(due), size)]
+    batches = [rest[i : i + size] for i in range(0, len(rest), size)]
+    sibling = next((c.desired.instance for c in rest), None)
     return sequence(
         "roll",
+        *(
+            replace_serving(context, "roll", c, asked=canary.operation(context, "canary", c.desired.instance, sibling))
+            for c in first
+        ),
         *(side_by_side("batch", *(replace_serving(context, "roll", c) for c in batch)) for batch in batches),
+    )
+
+
+def canary_of(context: Context) -> str | None:
+    """The id of the instance that is changed before all others of this plan: the one asked for, or the first due.
+
+    None when at most one instance is due: there is nobody to be spared.
+    """
+    due = [
+        c.desired.instance.id
+        for c in context.comparisons.values()
+        if c.state in (State.RECREATE, State.START) and _serves(context, c)
+    ]
+    if len(due) < 2:
+        return None
+    return context.canary if context.canary in due else due[0]
+
+
+def too_busy(context: Context) -> str | None:
+    """Why the instances that stay could not take the load that the balancer sees now; None when they can."""
+    state = context.facts[context.balancer].balancer
+    if state is None or canary_of(context) is None:
+        return None
+    up = [peer for peer in state.peers if peer.state == "up"]
+    load, out = sum(peer.inflight or 0 for peer in up), batch_size(context)
+    room = (len(up) - out) * max_num_seqs(context.fleet)
+    if load <= room:
+        return None
+    return (
+        f"{load} requests are in flight; with {out} of {len(up)} instances out the others take {room}: "
+        "a smaller --max-unavailable, or later"
     )
 
 
 def batch_size(context: Context) -> int:
     """How many instances may be out of rotation at once; at least one."""
-    text, total = context.fleet.inventory.rollout.max_unavailable, len(context.peers)
+    text, total = context.max_unavailable or context.fleet.inventory.rollout.max_unavailable, len(context.peers)
     return max(1, total * int(text[:-1]) // 100 if text.endswith("%") else int(text))
 
 
-def replace_serving(context: Context, step: str, comparison: desired.Comparison) -> Group:
+def replace_serving(
+    context: Context, step: str, comparison: desired.Comparison, asked: Operation | None = None
+) -> Group:
+    """`asked`: what it has to answer before it is back in rotation."""
     which = comparison.desired.instance
     return sequence(
         which.id,
         drain(context, step, which),
         bring_up(context, step, comparison),
+        asked,
         undrain(context, step, which),
     )

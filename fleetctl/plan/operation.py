@@ -7,6 +7,7 @@ condition, or an edit of the balancer's peers.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,6 +15,8 @@ from pathlib import PurePosixPath
 
 from fleetctl.balancer.peers import Peer
 from fleetctl.commands.script import Script
+
+STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{6}Z")  # of the folder that things are saved in: not what would run
 
 
 class Verdict(Enum):
@@ -195,7 +198,9 @@ class Plan:
     @property
     def id(self) -> str:
         """Names what would run; the same desired and observed state give the same id."""
-        lines = [f"{op.step} {op.machine} {op.target} {op.summary} {op.detail}" for op in self.operations]
+        lines = [
+            STAMP.sub("", f"{op.step} {op.machine} {op.target} {op.summary} {op.detail}") for op in self.operations
+        ]
         return hashlib.sha256("\n".join([self.command, *lines]).encode()).hexdigest()[:10]
 
 

@@ -1,18 +1,31 @@
-"""A release: one recorded desired state that was rolled out (design, promise 3). Kept on every machine, newest wins."""
+"""A release: one recorded desired state that was rolled out (design, promise 3). Kept on every machine, newest wins.
+
+What it asked for is kept twice: as overrides of the inventory, which is how it is in force, and as a whole, so that it
+can be gone back to when the inventory has moved on.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.fleet.fleet import Fleet, Overrides, canonical
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What every engine runs with: tokens, image, flags by canonical name."""
+
+    tokens: int | None = None
+    image: str | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Release:
-    """`when` is RFC 3339; `outcome` is running, good or failed."""
+    """`when` is RFC 3339; `outcome` is running or good; `back_to` the release that a rollback goes back to."""
 
     number: int
     overrides: Overrides
@@ -20,19 +33,28 @@ class Release:
     who: str
     command: str
     outcome: str
+    whole: Whole | None = None
+    back_to: int | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        overrides = {"tokens": self.overrides.tokens, "image": self.overrides.image}
+        whole = self.whole
+        return {
+            "schema": 1,
+            "number": self.number,
+            "overrides": {**overrides, "engine": dict(self.overrides.engine)},
+            "when": self.when,
+            "who": self.who,
+            "command": self.command,
+            "outcome": self.outcome,
+            "back_to": self.back_to,
+            "whole": {"tokens": whole.tokens, "image": whole.image, "engine": dict(whole.engine)} if whole else None,
+        }
 
     def text(self) -> str:
         """What the machines keep, byte for byte."""
-        overrides: dict[str, Any] = {"tokens": self.overrides.tokens, "image": self.overrides.image}
-        overrides["engine"] = dict(self.overrides.engine)
-        document = {
-            "schema": 1,
-            "number": self.number,
-            "overrides": overrides,
-            "when": self.when,
-            "who": self.who,
-        }
-        return json.dumps({**document, "command": self.command, "outcome": self.outcome}, indent=1) + "\n"
+        return json.dumps(self.document, indent=1) + "\n"
 
 
 def parse(document: Any) -> Release | None:
@@ -42,7 +64,9 @@ def parse(document: Any) -> Release | None:
     given = document.get("overrides") or {}
     overrides = Overrides(given.get("tokens"), given.get("image"), tuple(sorted((given.get("engine") or {}).items())))
     words = {key: str(document.get(key, "")) for key in ("when", "who", "command", "outcome")}
-    return Release(document["number"], overrides, **words)
+    seen = document.get("whole")
+    whole = Whole(seen.get("tokens"), seen.get("image"), seen.get("engine") or {}) if isinstance(seen, dict) else None
+    return Release(document["number"], overrides, **words, whole=whole, back_to=document.get("back_to"))
 
 
 def newest(documents: Iterable[Any]) -> Release | None:
@@ -53,14 +77,42 @@ def newest(documents: Iterable[Any]) -> Release | None:
     return halves[0] if halves else top
 
 
+def proved(documents: Iterable[Any]) -> dict[int, Release]:
+    """Releases that were recorded as good, by number, oldest first: the only ones to go back to."""
+    found = [release for document in documents if (release := parse(document)) is not None]
+    good = {one.number: one for one in found if one.outcome == "good" and one.whole is not None}
+    return dict(sorted(good.items()))
+
+
+def last_good(good: Mapping[int, Release], current: Release | None) -> Release | None:
+    """The newest proven release that asks for something else than the one in force, or than one that is half done."""
+    if current is None:
+        return None
+    earlier = [one for number, one in good.items() if number < current.number and one.whole != current.whole]
+    return earlier[-1] if earlier else None
+
+
+def whole(fleet: Fleet) -> Whole:
+    return Whole(fleet.tokens, fleet.image, fleet.engine)
+
+
+def going_back(fleet: Fleet, target: Whole) -> Overrides:
+    """The overrides that make the inventory as it is now ask for what `target` asked for. None leaves a flag out."""
+    inventory = {canonical(name): value for name, value in fleet.inventory.engine.items()}
+    names = sorted(inventory.keys() | target.engine.keys())
+    engine = tuple((name, target.engine.get(name)) for name in names if inventory.get(name) != target.engine.get(name))
+    return needed(fleet, Overrides(target.tokens, target.image, engine))
+
+
 def needed(fleet: Fleet, overrides: Overrides) -> Overrides:
     """Only what differs from the inventory: `--mtp 4` over an inventory that says 4 overrides nothing."""
     inventory = fleet.inventory
     own = inventory.speculative.tokens if inventory.speculative else None
+    engine = {canonical(name): value for name, value in inventory.engine.items()}
     return Overrides(
         tokens=None if overrides.tokens == own else overrides.tokens,
         image=None if overrides.image == inventory.image.reference else overrides.image,
-        engine=tuple((k, v) for k, v in overrides.engine if inventory.engine.get(k) != v),
+        engine=tuple((k, v) for k, v in overrides.engine if engine.get(k) != v),
     )
 
 
@@ -68,5 +120,5 @@ def words(overrides: Overrides) -> str:
     """`mtp 5, engine.max-num-seqs 16`, for people."""
     parts = [f"mtp {overrides.tokens}"] if overrides.tokens is not None else []
     parts += [f"image {overrides.image}"] if overrides.image else []
-    parts += [f"engine.{key} {value}" for key, value in overrides.engine]
+    parts += [f"engine.{key} {'left out' if value is None else value}" for key, value in overrides.engine]
     return ", ".join(parts) or "the inventory as it stands"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+
 from fleetctl.balancer import routing
 from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.schema import Affinity
 from fleetctl.plan import gate
-from fleetctl.plan.build import comparisons_on, gate_operation, in_rotation, op
+from fleetctl.plan.build import comparisons_on, gate_operation, held, in_rotation, op
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Operation, Wait, sequence, side_by_side
@@ -18,19 +22,28 @@ VERIFY_SECONDS = 60.0  # the balancer takes a peer that was away back after two 
 
 def drain(context: Context, step: str, which: Instance) -> Group:
     """Out of rotation, then wait for what is in flight."""
-    edit = context.edit(set_state(context.fleet, (which,), PeerState.DRAIN))
+    out = None if held(context, which) else take_out(context, step, which)
+    return sequence("drain", out, wait_drained(context, step, which))
+
+
+def take_out(context: Context, step: str, which: Instance, *, by_hand: bool = False) -> Operation:
+    """No new requests. `by_hand`: a person wants it so, no later plan takes it back."""
+    state = PeerState.HELD if by_hand else PeerState.DRAIN
+    edit = context.edit(set_state(context.fleet, (which,), state, by_hand=by_hand))
+    return Operation(step, context.balancer, which.id, "drain: no new requests", edit)
+
+
+def wait_drained(context: Context, step: str, which: Instance) -> Operation:
     cap = context.fleet.inventory.rollout.drain_timeout
     wait = Wait(Script("state_ask", (context.state_url,)), gate.drained(which), cap, 15, late_is_fine=context.plain)
-    return sequence(
-        "drain",
-        Operation(step, context.balancer, which.id, "drain: no new requests", edit),
-        Operation(step, context.balancer, which.id, "wait for requests in flight", wait),
-    )
+    return Operation(step, context.balancer, which.id, "wait for requests in flight", wait)
 
 
-def undrain(context: Context, step: str, which: Instance) -> Group:
-    """Back in the table, and the balancer has seen for itself that it is well."""
-    edit = context.edit(set_state(context.fleet, (which,), PeerState.UP))
+def undrain(context: Context, step: str, which: Instance, *, by_hand: bool = False) -> Group:
+    """Back in the table, and the balancer has seen for itself that it is well; not what a person drained."""
+    if held(context, which) and not by_hand:
+        return sequence("undrain")
+    edit = context.edit(set_state(context.fleet, (which,), PeerState.UP, by_hand=by_hand))
     wait = Wait(Script("state_ask", (context.state_url,)), gate.in_use((which,)), VERIFY_SECONDS, 15)
     return sequence(
         "undrain",
@@ -40,12 +53,17 @@ def undrain(context: Context, step: str, which: Instance) -> Group:
 
 
 def after_join(context: Context, machine: int) -> tuple[Peer, ...]:
-    """The peers table once this machine has joined; an instance stopped on purpose is off."""
-    table = context.peers
-    for comparison in comparisons_on(context, machine):
-        state = PeerState.OFF if comparison.state is State.STOPPED else PeerState.UP
-        table = set_state(context.fleet, (comparison.desired.instance,), state)(table)
-    return table
+    """The peers table once this machine has joined."""
+    return _joined(context, machine)(context.peers)
+
+
+def _joined(context: Context, machine: int) -> Callable[[tuple[Peer, ...]], tuple[Peer, ...]]:
+    """Its instances take their places: off those stopped on purpose, still drained those a person drained."""
+    edits = [
+        set_state(context.fleet, (c.desired.instance,), PeerState.OFF if c.state is State.STOPPED else PeerState.UP)
+        for c in comparisons_on(context, machine)
+    ]
+    return lambda peers: reduce(lambda table, edit: edit(table), edits, peers)
 
 
 def join(context: Context, machine: int) -> Group:
@@ -54,24 +72,34 @@ def join(context: Context, machine: int) -> Group:
     loaded = context.facts[context.balancer].balancer
     if table == context.peers and loaded is not None and not context.peers_broken:
         return sequence("join")
-    wanted = {peer.id: peer for peer in table if peer.id.startswith(f"{machine}/")}
-    fleet = context.fleet
-
-    def edit(peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
-        for instance in fleet.on(machine):
-            peers = set_state(fleet, (instance,), wanted[instance.id].state)(peers)
-        return peers
-
-    moved = routing.moved(context.peers, table, fleet.inventory.balancer.affinity) if context.peers else 0.0
-    summary = f"join: {len(context.peers)} -> {len(table)} backends, {moved:.0%} of sessions move"
+    summary = f"join: {len(context.peers)} -> {len(table)} backends, {share(context, table)} of sessions move"
     # What serves but is not in rotation was not gated by this plan: an earlier run may have died in its gate.
     unproved = [
         c.desired.instance
         for c in comparisons_on(context, machine)
-        if c.state is State.UP_TO_DATE and not in_rotation(context, c.desired.instance)
+        if c.state is State.UP_TO_DATE
+        and not in_rotation(context, c.desired.instance)
+        and not held(context, c.desired.instance)
     ]
     gates = side_by_side("gate", *(gate_operation(context, "gate", which) for which in unproved))
-    return sequence("join", gates, Operation("join", context.balancer, str(machine), summary, context.edit(edit)))
+    return sequence(
+        "join",
+        gates,
+        Operation("join", context.balancer, str(machine), summary, context.edit(_joined(context, machine))),
+    )
+
+
+def share(context: Context, table: tuple[Peer, ...]) -> str:
+    """How many sessions leave their backend when the table becomes this one, such as `25%`.
+
+    nginx's own consistent hash (the mode without Lua) moves about as many as rendezvous does.
+    """
+    affinity = context.fleet.inventory.balancer.affinity
+    if not context.peers:
+        return "0%"
+    if context.plain and affinity is not Affinity.LEAST_CONN:
+        return f"about {routing.moved(context.peers, table, Affinity.RENDEZVOUS):.0%}"
+    return f"{routing.moved(context.peers, table, affinity):.0%}"
 
 
 def verify(context: Context, machine: int) -> Group:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import getpass
 import hashlib
 import platform
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fleetctl.balancer import peers as peers_file
 from fleetctl.balancer.peers import Peer, PeersError
@@ -26,9 +28,14 @@ from fleetctl.observe.facts import Facts, live_table
 from fleetctl.plan import checks, release
 from fleetctl.plan.context import Context
 from fleetctl.plan.executor import Executor, StepResult
-from fleetctl.plan.operation import Plan
+from fleetctl.plan.meter import Progress
+from fleetctl.plan.operation import Operation, Plan
+from fleetctl.plan.release import Release
 from fleetctl.remote.connection import Connection
-from fleetctl.remote.fanout import Connections
+from fleetctl.remote.fanout import Connections, aside
+
+if TYPE_CHECKING:
+    from fleetctl.plan.lock import FleetLock
 
 PROBE_SECONDS = 90.0
 LOCK_PATIENCE = 45
@@ -44,6 +51,9 @@ class Session:
     say: Callable[[str, str], None]
     facts: dict[int, Facts] = field(default_factory=dict)
     errors: dict[int, FleetctlError] = field(default_factory=dict)
+    progress: Callable[[Operation, Progress], None] | None = None
+    executor: Executor | None = None
+    lock: FleetLock | None = None
 
     @cached_property
     def key(self) -> Secret:
@@ -77,19 +87,47 @@ class Session:
     def status(self, machines: Iterable[int], *, npu: bool = False) -> None:
         self.look(machines, lambda m: probe.status(self.fleet, self.fleet.machines[m], npu=npu))
         self._apply_release()
+        self._say_who_is_at_work()
 
     def observe(self, machines: Iterable[int], overrides: Overrides | None = None) -> None:
         """Facts that say what differs from the desired state, once no step of an earlier run is alive there.
 
-        `overrides`: what this command asks for; None keeps those of the release in force.
+        `overrides`: what this command asks for; None keeps those of the release in force. A command that changes
+        something takes the fleet's lock meanwhile, and looks again if somebody else held it when it began to look.
         """
         ids = tuple(machines)
-        wait = Script("settle", (), self.fleet.name, LOCK_PATIENCE).text
-        self.look(ids, lambda m: f"{_in_subshell(wait)}{probe.state(self.fleet, self.fleet.machines[m])}")
+        if self.lock is None:
+            self._observe(ids, overrides)
+            self._say_who_is_at_work()
+            return
+        self.lock.start()
+        begun = time.monotonic()
+        looking = aside(lambda: self._observe(ids, overrides))
+        self.lock.wait()
+        looking(None)
+        if self.lock.contested(begun):
+            for machine in ids:
+                self.facts.pop(machine, None)
+                self.errors.pop(machine, None)
+            self._observe(ids, overrides)
+        self.lock.require_alone(self.facts)
+
+    def _observe(self, ids: tuple[int, ...], overrides: Overrides | None) -> None:
+        """Who only looks waits for nobody's step; what it sees may be half-way, and it is told so."""
+        wait = _in_subshell(Script("settle", (), self.fleet.name, LOCK_PATIENCE).text) if self.lock is not None else ""
+        self.look(ids, lambda m: f"{wait}{probe.state(self.fleet, self.fleet.machines[m])}")
         before = self.fleet.image
         self._apply_release(overrides)
         if self.fleet.image != before:
             self.look(ids, lambda m: probe.state(self.fleet, self.fleet.machines[m]))
+
+    def _say_who_is_at_work(self) -> None:
+        if all(facts.lock is None or facts.lock.holder is None for facts in self.facts.values()):
+            return
+        from fleetctl.plan.lock import living
+
+        for machine, holder in living(self.facts).items():
+            self.say("lock", f"somebody is at work: the lock on {machine} is held by {holder}")
 
     def inspect(self, machines: Iterable[int]) -> None:
         """`observe` has been done and there is work: also what the checks before a change need."""
@@ -104,14 +142,26 @@ class Session:
     def release(self) -> release.Release | None:
         return release.newest(facts.release for facts in self.facts.values())
 
-    def context(self, machines: Iterable[int], command: str, *, new_release: bool) -> Context:
-        """What steps need. `new_release`: the command rolls out; a changed desired state is the next release."""
+    @property
+    def proved(self) -> dict[int, Release]:
+        """Releases that proved good, by number."""
+        return release.proved(one for facts in self.facts.values() for one in facts.releases)
+
+    def context(
+        self, machines: Iterable[int], command: str, *, new_release: bool, back_to: int | None = None
+    ) -> Context:
+        """What steps need. `new_release`: the command rolls out; a changed desired state is the next release.
+
+        `back_to`: the release that a rollback goes back to.
+        """
         current = self.release
         wanted = None
         if new_release:
-            same = current is not None and current.overrides == self.fleet.overrides
+            whole = release.whole(self.fleet)
+            same = current is not None and (current.overrides, current.whole or whole) == (self.fleet.overrides, whole)
             number = (current.number if current else 0) + (0 if same else 1)
-            wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running")
+            back_to = current.back_to if same and current and back_to is None else back_to
+            wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running", whole, back_to)
         order = [m for m in self.fleet.machines if m in set(machines)]
         return Context(
             fleet=self.fleet,
@@ -153,10 +203,39 @@ class Session:
         """The inventory against the config.json of the model on the source."""
         from fleetctl.fleet import lint
 
-        source = self.facts.get(self.fleet.inventory.source)
-        if source is None or source.model_config is None:
+        source = self._model_source
+        return lint.lint_config(self.fleet, source.model_config, source.model_described) if source else []
+
+    def lint_weights(self) -> list[Finding]:
+        """The model's weights on the source: are all there, and whole? One round trip, a few MB: headers are small.
+
+        Asked anew each time: it costs less than to keep an answer and know that it still holds. Raises CommandError.
+        """
+        from fleetctl.fleet import lint
+        from fleetctl.fleet.rules.weights import MAX_HEADER
+        from fleetctl.observe import weights
+
+        source = self._model_source
+        if source is None:
             return []
-        return lint.lint_config(self.fleet, source.model_config, source.model_described)
+        script = Script("model_headers", (self.fleet.inventory.model.path, MAX_HEADER))
+        result = self.connections[source.machine].run(script.text, timeout=PROBE_SECONDS)
+        if result.rc != 0:
+            raise CommandError(
+                f"the weights could not be read: {result.stderr.strip()[-200:]}",
+                machine=source.machine,
+                step="observe",
+                state="nothing was changed",
+            )
+        return lint.lint_weights(self.fleet, weights.parse(result.stdout))
+
+    @property
+    def _model_source(self) -> Facts | None:
+        """The facts of the source, when it has been inspected and has the model's folder."""
+        source = self.facts.get(self.fleet.inventory.source)
+        if source is None or source.machine in self.errors or source.model is None or not source.model.present:
+            return None
+        return source
 
     def lint_engine(self, context: Context) -> list[str]:
         """The fleet's flags against what the image itself says it knows, asked once per image."""
@@ -171,9 +250,25 @@ class Session:
             return [f"`vllm serve --help=all` of {self.fleet.image} failed: {result.stderr.strip()[-200:]}"]
         return [str(problem) for problem in flags.lint_flags(self.fleet.engine, flags.parse_help(result.stdout))]
 
-    def execute(self, plan: Plan) -> list[StepResult]:
-        executor = Executor(self.fleet.name, self.connections, lambda: self.key, self.say)
-        return executor.execute(plan)
+    def execute(self, plan: Plan, new: Release | None = None) -> list[StepResult]:
+        """Do it, with a line before and after in the audit log of each machine it touches. `new`: what it rolls out."""
+        from fleetctl.plan import audit
+
+        run, taken_from = audit.new_run(), None
+        self.executor = Executor(self.fleet.name, self.connections, lambda: self.key, self.say, self.progress)
+        if self.lock is not None:
+            self.lock.wait()
+            self.executor.guard = self.lock.check
+            run, taken_from = self.lock.run, self.lock.taken_from
+        trail = audit.Trail(self.connections, paths.audit(self.fleet), run, self.say)
+        try:
+            trail.begin(plan, who(), now(), release=new, taken_from=str(taken_from) if taken_from else None)
+            results = self.executor.execute(plan)
+        except KeyboardInterrupt:
+            trail.interrupted(now())
+            raise
+        trail.end(results, now())
+        return results
 
     def require(self, machines: Iterable[int]) -> None:
         """Raise the first error among machines that the command cannot do without."""

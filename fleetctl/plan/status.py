@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fleetctl.balancer.peers import Peer
+from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.commands import docker
 from fleetctl.errors import FleetctlError
 from fleetctl.fleet.fleet import Fleet, Instance
@@ -16,6 +16,8 @@ from fleetctl.observe.facts import Facts
 
 BAD = ("failed", "parked", "down", "unhealthy", "unreachable")
 SERVING = "serving"
+WELL = ("ok", None)  # what the balancer sees; None: it does not look
+IN_TABLE = {PeerState.UP: "up", PeerState.DRAIN: "draining", PeerState.HELD: "draining", PeerState.OFF: "down"}
 
 
 def document(
@@ -25,12 +27,16 @@ def document(
     balancer = fleet.inventory.balancer
     seen = facts.get(balancer.machine)
     live = seen.balancer if seen else None
-    machines = [_machine(fleet, machine, facts.get(machine), errors.get(machine), peers) for machine in fleet.machines]
+    health = {peer.id: peer.health for peer in live.peers} if live else {}
+    machines = [
+        _machine(fleet, machine, facts.get(machine), errors.get(machine), peers, health) for machine in fleet.machines
+    ]
+    up = sum(peer.state == "up" and peer.health in WELL for peer in live.peers) if live else None
     current = max((f.release for f in facts.values() if f.release), key=lambda r: r.get("number", 0), default=None)
     return {
         "schema": 1,
         "fleet": fleet.name,
-        "verdict": verdict(machines, sum(peer.state == "up" for peer in live.peers) if live else 0, bool(facts)),
+        "verdict": verdict(machines, up or 0, bool(facts)),
         "release": current,
         "machines": machines,
         "balancer": {
@@ -38,7 +44,7 @@ def document(
             "listen": balancer.listen,
             "unit": _unit(seen, balancer.unit),
             "backends": len(live.peers) if live else None,
-            "up": sum(peer.state == "up" for peer in live.peers) if live else None,
+            "up": up,
             "config": live.config if live else None,
             "peers": live.version if live else None,
         },
@@ -66,21 +72,40 @@ def _unit(facts: Facts | None, name: str) -> dict[str, Any] | None:
 
 
 def _machine(
-    fleet: Fleet, machine: int, facts: Facts | None, error: FleetctlError | None, peers: tuple[Peer, ...]
+    fleet: Fleet,
+    machine: int,
+    facts: Facts | None,
+    error: FleetctlError | None,
+    peers: tuple[Peer, ...],
+    health: Mapping[str, str | None],
 ) -> dict[str, Any]:
     return {
         "id": machine,
         "reachable": facts is not None,
         "error": error.cause if error else None,
-        "instances": [_instance(fleet, instance, facts, peers) for instance in fleet.on(machine)],
+        "jobs": {
+            name.removeprefix(f"fleetctl-{fleet.name}-"): {
+                "state": job.state,
+                "done": job.done,
+                "total": job.total,
+                "words": job.words,
+            }
+            for name, job in (facts.progress if facts else {}).items()
+        },
+        "instances": [_instance(fleet, one, facts, peers, health.get(one.id)) for one in fleet.on(machine)],
     }
 
 
-def _instance(fleet: Fleet, which: Instance, facts: Facts | None, peers: tuple[Peer, ...]) -> dict[str, Any]:
+def _instance(
+    fleet: Fleet, which: Instance, facts: Facts | None, peers: tuple[Peer, ...], seen: str | None
+) -> dict[str, Any]:
+    """`seen`: its health as the balancer sees it."""
     container = facts.container(which.name) if facts else None
     health = facts.health.get(which.index) if facts else None
     peer = next((peer for peer in peers if peer.id == which.id), None)
-    in_table = {"up": "up", "drain": "draining", "off": "down"}[peer.state.value] if peer else "absent"
+    in_table = IN_TABLE[peer.state] if peer else "absent"
+    if in_table == "up" and seen not in WELL:
+        in_table = "down"
     stopped = facts.stopped.get(which.name) if facts else None
     spec = container.label("spec") if container else None
     tokens = container.label("tokens") if container else None
@@ -97,6 +122,8 @@ def _instance(fleet: Fleet, which: Instance, facts: Facts | None, peers: tuple[P
         else None,
         "health": {"http": health.http, "model": health.model} if health else None,
         "balancer": in_table,
+        "seen": seen,
+        "held": peer.state is PeerState.HELD if peer else None,
         "mtp": int(tokens) if tokens and tokens.isdigit() else None,
         "spec": spec,
         "drift": _drift(fleet, which, facts, spec) if facts else None,
@@ -139,12 +166,25 @@ def problems(document: Mapping[str, Any]) -> list[str]:
             continue
         for one in machine["instances"]:
             found += _instance_problem(one)
+        found += [_job_problem(machine["id"], name, job) for name, job in machine["jobs"].items()]
     if document["balancer"]["backends"] is None:
         found.append(f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error")
     release = document["release"]
+    if release and release.get("back_to") is not None:
+        found.append(
+            f"release {release.get('number')} went back to {release['back_to']}: the inventory is ahead "
+            "(fleetctl rollout --forward)"
+        )
     if release and release.get("outcome") == "running":
         found.append(f"release {release.get('number')} is half rolled out: {release.get('command')} finishes it")
     return found
+
+
+def _job_problem(machine: int, name: str, job: Mapping[str, Any]) -> str:
+    """Work that goes on there, or ended, while nobody follows it."""
+    share = f", {100 * job['done'] // job['total']} %" if job["total"] else ""
+    what = {"running": "goes on", "done": "has ended well", "failed": "has failed"}[job["state"]]
+    return f"{machine}: the job {name} {what}{share}: the command that started it follows it when it is run again"
 
 
 def _instance_problem(one: Mapping[str, Any]) -> list[str]:
@@ -158,11 +198,14 @@ def _instance_problem(one: Mapping[str, Any]) -> list[str]:
     if state in BAD:
         return [f"{name} is {state}: fleetctl logs {name}; fleetctl restart {name}"]
     if state == "draining":
-        return [f"{name} is drained: fleetctl undrain {name}"]
+        why = "as somebody asked" if one["held"] else "by a command that was cut short"
+        return [f"{name} is drained, {why}: fleetctl undrain {name}"]
     if state in ("loading", "restarting"):
         return [f"{name} is {state}: fleetctl logs {name} -f"]
     if state == "absent":
         return [f"{name} has no unit: fleetctl add-machine {name.split('/')[0]}"]
+    if one["balancer"] == "down" and one["seen"] not in WELL:
+        return [f"{name} serves, and the balancer finds it {one['seen']}: fleetctl logs balancer --error"]
     if one["balancer"] != "up":
         return [f"{name} serves and is not in rotation: fleetctl rollout"]
     if one["drift"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,7 +18,8 @@ T = TypeVar("T")
 class Connections:
     """One connection a machine, kept until the end of the `with` block; a jump host's is shared by those behind it.
 
-    Worker threads are daemons and never joined: Ctrl-C and a dead machine hold nobody up.
+    Worker threads are daemons and never joined: Ctrl-C and a dead machine hold nobody up. The end of the block wakes
+    them; until then the connections stand, so that a lock can be let go over them.
     """
 
     def __init__(self, targets: Iterable[SshTarget]) -> None:
@@ -58,11 +59,7 @@ class Connections:
 
         for machine in chosen:
             threading.Thread(target=work, args=(machine,), name=f"fleetctl-{machine}", daemon=True).start()
-        try:
-            got = dict(answers.get() for _ in chosen)
-        except BaseException:
-            self.close()  # wakes the workers: nothing is read any more
-            raise
+        got = dict(answers.get() for _ in chosen)
         return {machine: _row(got[machine]) for machine in chosen}
 
     def close(self) -> None:
@@ -79,6 +76,30 @@ class Connections:
         if key not in self._jumps:
             self._jumps[key] = self._connection(hop)
         return self._jumps[key]
+
+
+def aside(fn: Callable[[], T]) -> Callable[[float | None], T]:
+    """Begin `fn()` in a daemon thread. The function returned waits for its end, at most so many seconds (None: as long
+    as it takes), and gives its answer or raises its exception; TimeoutError when it is not there yet."""
+    answers: SimpleQueue[tuple[bool, T | BaseException]] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put((True, fn()))
+        except BaseException as error:
+            answers.put((False, error))
+
+    def wait(seconds: float | None = None) -> T:
+        try:
+            fine, answer = answers.get(timeout=seconds)
+        except Empty:
+            raise TimeoutError from None
+        if not fine:
+            raise answer  # type: ignore[misc]  # the pair says that it is an exception
+        return answer  # type: ignore[return-value]
+
+    threading.Thread(target=work, name="fleetctl-aside", daemon=True).start()
+    return wait
 
 
 def _row(answer: T | BaseException) -> T | FleetctlError:

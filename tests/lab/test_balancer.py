@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from fleetctl.balancer import routing
+
 from .conftest import ROOT, Lab
 
 
@@ -116,6 +118,43 @@ def inflight(lab: Lab, instance: str) -> int:
     return int(next(peer["inflight"] for peer in peers if peer["id"] == instance))
 
 
+def test_what_a_person_drained_stays_drained_over_a_rollout_and_a_restart(fleet: Lab) -> None:
+    session = session_on(fleet, "67/1")
+    fleet.run("drain", "67/1")
+    done = fleet.run("rollout", "--mtp", "4", "--yes")
+    assert "67/1 stays drained" in done.out + done.err
+    fleet.run("restart", "67/1", "--yes")
+    one = next(i for m in fleet.status()["machines"] for i in m["instances"] if i["id"] == "67/1")
+    assert (one["state"], one["balancer"], one["held"], one["mtp"]) == ("draining", "draining", True, 4)
+    assert "67/1 is drained, as somebody asked: fleetctl undrain 67/1" in "\n".join(fleet.status()["problems"])
+    elsewhere = complete(fleet, session)
+    assert elsewhere[0] == 200
+    fleet.run("undrain", "--all")
+    assert complete(fleet, session)[1] != elsewhere[1]
+    fleet.run("rollout", "--yes")
+
+
+def test_all_is_drained_only_when_asked_twice_and_comes_back_with_one_word(fleet: Lab) -> None:
+    assert "--yes" in fleet.run("drain", "--all", code=2).err
+    assert "answered 503" in fleet.run("drain", "--all", "--yes").err
+    assert complete(fleet, "abc")[0] == 503
+    fleet.run("undrain", "--all")
+    assert complete(fleet, "abc")[0] == 200
+    assert fleet.status()["balancer"]["up"] == 8
+
+
+def test_a_weight_in_the_inventory_reaches_the_balancer_and_the_plan_says_what_moves(fleet: Lab) -> None:
+    document = yaml.safe_load(fleet.inventory.read_text())
+    document["balancer"].update(affinity="rendezvous", weights={"67": 3})
+    heavy = fleet.inventory.parent / "weights.yaml"
+    heavy.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = fleet.run("rollout", "--yes", inventory=heavy)
+    assert re.search(r"join: 8 -> 8 backends, [1-9][0-9]*% of sessions move", done.out + done.err)
+    hits = [complete(fleet, f"w{n}")[1].split(":")[0].rpartition(".")[2] for n in range(60)]
+    assert hits.count("67") > 32, "three in four were due"
+    fleet.run("rollout", "--yes")
+
+
 def test_sessions_of_a_killed_instance_move_and_no_later_request_fails(fleet: Lab) -> None:
     fleet.on(
         67, "systemctl disable -q --now qwen38-tp2-3 & kill -9 $(docker inspect -f '{{.State.Pid}}' qwen38-tp2-3); wait"
@@ -161,12 +200,39 @@ def test_a_bad_configuration_never_replaces_a_good_one(fleet: Lab) -> None:
     assert "nothing to do" in fleet.run("balancer", "apply", "--yes").out
 
 
+def test_a_reload_that_does_not_load_says_so_and_the_old_configuration_serves(fleet: Lab) -> None:
+    folder = f"/etc/fleetctl/{fleet.fleet}/balancer"
+    for file, line in (("nginx.conf", "nonsense;"), ("lua/keys.lua", "this is not lua")):
+        fleet.on(69, f"echo '{line}' >>{folder}/{file}")
+        done = fleet.run("balancer", "reload", "--yes", code=1)
+        assert "runs on with the configuration it had" in done.err
+        assert complete(fleet, "abc")[0] == 200
+        fleet.run("balancer", "apply", "--yes")
+    fleet.run("balancer", "reload", "--yes")
+    assert {peer["health"] for peer in fleet.run("balancer", "show", "-o", "json").json["peers"]} == {"ok"}
+
+
+def test_a_certificate_that_does_not_fit_its_key_is_refused_and_the_old_configuration_serves(fleet: Lab) -> None:
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=x -keyout /root/{0}.key -out /root/{0}.crt"
+    fleet.on(69, f"{make.format('one')} 2>&1 && {make.format('other')} 2>&1")
+    document = yaml.safe_load(fleet.inventory.read_text())
+    document["balancer"]["tls"] = {"certificate": "/root/one.crt", "key": "/root/other.key"}
+    wrong = fleet.inventory.parent / "tls.yaml"
+    wrong.write_text(yaml.safe_dump(document, sort_keys=False))
+    done = fleet.run("balancer", "apply", "--yes", code=1, inventory=wrong)
+    assert "key values mismatch" in done.err
+    assert complete(fleet, "abc")[0] == 200
+    assert "nothing to do" in fleet.run("balancer", "apply", "--yes").out
+
+
 def test_no_key_and_no_session_id_in_the_logs(fleet: Lab) -> None:
     complete(fleet, "a-session-that-is-secret")
-    log = fleet.on(69, f"cat /var/log/fleetctl/{fleet.fleet}/*.log")
+    logs = f"/var/log/fleetctl/{fleet.fleet}"
+    sid = routing.sid("a-session-that-is-secret")
+    fleet.wait("it is logged", lambda: sid in fleet.on(69, f"cat {logs}/access.log"), 10)
+    log = fleet.on(69, f"cat {logs}/*.log")
     assert fleet.key not in log
     assert "a-session-that-is-secret" not in log
-    assert re.search(r'"sid":"[0-9a-f]{12}"', log)
 
 
 def test_an_nginx_without_lua_serves_too_and_says_what_it_cannot(fleet: Lab) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 import time
 
@@ -47,7 +49,7 @@ def test_a_refused_connection_is_retried_once_on_the_next_in_order(start: Start,
     served = next(backend for backend in backends if backend.seen)
     assert served.seen[0].headers["x-backend-instance"] == decision.order[1].id
     line = balancer.logged(why="retry")
-    assert line["upstream_status"] == "502, 200"
+    assert (line["upstream_status"], line["retries"]) == ("502, 200", 1)
     assert ran(backends) == 3
 
 
@@ -306,3 +308,76 @@ def test_a_drained_backend_finishes_its_stream(start: Start, backends: list[Back
     assert answers[0].body.count(b"data: {") == 40
     assert b"[DONE]" in answers[0].body
     eventually(lambda: balancer.inflight()["69/0"] == 0)
+
+
+def test_each_ejection_is_twice_as_long_as_the_last_up_to_a_limit(start: Start, backends: list[Backend]) -> None:
+    peers = table(backends)
+    limits = "local EJECT_SECONDS = 10          -- doubled each time ...\nlocal EJECT_MAX = 120"
+    short = {"lua/health.lua": (limits, "local EJECT_SECONDS = 0.4\nlocal EJECT_MAX = 1.2")}
+    balancer = start(peers, patches=short, workers=1)
+    session = session_at(peers, 0)
+    backends[0].behaviour.drop = True
+
+    def ejections() -> list[str]:
+        return re.findall(r"peer 69/0 ejected for ([\d.]+) s: died", balancer.error_log())
+
+    for number in range(4):
+
+        def ejected(wanted: int = number + 1) -> bool:
+            post(balancer, session)
+            return len(ejections()) >= wanted
+
+        eventually(ejected, 10, 0.05)
+        eventually(lambda: balancer.health_of("69/0") == "ok", 5)
+    assert ejections() == ["0.4", "0.8", "1.2", "1.2"]
+
+
+def test_a_silent_host_costs_the_connect_timeout_and_the_next_in_order_answers(
+    start: Start, backends: list[Backend]
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:  # nobody accepts them: the kernel drops every later SYN
+            client.setblocking(False)
+            client.connect_ex(silent.getsockname())
+        peers = [Peer("69/9", address), *table(backends)]
+        balancer = start(peers, connect_timeout=0.5)
+        answer = post(balancer, session_at(peers, 0))
+        for client in waiting:
+            client.close()
+    assert answer.status == 200
+    line = balancer.logged(why="retry")
+    assert (line["upstream_status"], line["retries"]) == ("504, 200", 1)
+    assert line["upstream"].startswith(f"{address}, ")
+    assert answer.headers["x-upstream-addr"] == line["upstream"].split(", ")[1]
+    assert ran(backends) == 1
+
+
+def test_a_frozen_backend_is_down_only_after_three_slow_probes(start: Start, backends: list[Backend]) -> None:
+    balancer = start(table(backends), patches={"lua/probe.lua": ("SLOW_SECONDS = 10", "SLOW_SECONDS = 0.7")})
+    eventually(lambda: backends[0].probes)
+    backends[0].behaviour.health_delay = 30
+    eventually(lambda: balancer.health_of("69/0") == "suspect", 8)
+    before = len(backends[0].probes)
+    eventually(lambda: balancer.health_of("69/0") == "down", 8)
+    assert len(backends[0].probes) - before in (2, 3), "the first of the three may have been sent as it became suspect"
+    assert "/health has not answered for" in balancer.error_log()
+
+
+def test_a_token_is_asked_for_only_where_no_request_has_proved_that_the_engine_works(
+    start: Start, backends: list[Backend]
+) -> None:
+    peers = table(backends)[:2]
+    balancer = start(peers, patches={"lua/probe.lua": ("local IDLE = 300", "local IDLE = 2")})
+    busy = session_at(peers, 0)
+
+    def idle_one_was_asked() -> bool:
+        post(balancer, busy)
+        return any(probe.method == "POST" for probe in backends[1].probes)
+
+    eventually(idle_one_was_asked, 10, 0.1)
+    assert not any(probe.method == "POST" for probe in backends[0].probes)
+    assert next(p for p in backends[1].probes if p.method == "POST").path == "/v1/completions"

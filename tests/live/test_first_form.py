@@ -111,7 +111,7 @@ def test_a_drained_backend_keeps_its_place_and_only_its_sessions_move(start: Sta
     balancer = start(table(backends))
     sessions = [f"s{number}" for number in range(40)]
     before = {session: balancer.ask(session).headers["x-upstream-addr"] for session in sessions}
-    for state in (PeerState.DRAIN, PeerState.OFF):
+    for state in (PeerState.DRAIN, PeerState.HELD, PeerState.OFF):
         drained = [Peer(p.id, p.address, state=state if p.id == "69/1" else PeerState.UP) for p in table(backends)]
         balancer.set_peers(drained)
         for session in sessions:
@@ -215,6 +215,15 @@ def test_no_key_reaches_a_log(start: Start, backends: list[Backend]) -> None:
         assert "secret-session" not in log.read_text()
 
 
-def test_the_state_says_which_configuration_is_loaded(start: Start) -> None:
+def test_the_state_says_which_configuration_is_loaded_and_since_when(start: Start) -> None:
     balancer = start([])
-    assert balancer.state()["config"] == config.config_hash(balancer.files)
+    before = balancer.state()
+    assert before["config"] == config.config_hash(balancer.files)
+    balancer.reload()
+    eventually(lambda: balancer.state()["loaded"] > before["loaded"])
+    # A file that does not load is not loaded: nginx keeps the old configuration and says nothing.
+    loaded = balancer.state()["loaded"]
+    (balancer.folder / "balancer/lua/keys.lua").write_text("this is not lua")
+    balancer.reload()
+    eventually(lambda: "keys.lua" in balancer.error_log())
+    assert balancer.state()["loaded"] == loaded

@@ -28,7 +28,7 @@ SIXTEEN = tuple(
 )
 STATES = tuple(
     replace(peer, state=state)
-    for peer, state in zip(SIXTEEN, [PeerState.UP, PeerState.DRAIN, PeerState.UP, PeerState.OFF] * 4, strict=True)
+    for peer, state in zip(SIXTEEN, [PeerState.UP, PeerState.DRAIN, PeerState.HELD, PeerState.OFF] * 4, strict=True)
 )
 WEIGHTS = tuple(replace(peer, weight=1 + number % 5) for number, peer in enumerate(STATES))
 

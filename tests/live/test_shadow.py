@@ -37,7 +37,7 @@ def test_a_good_configuration_passes_and_leaves_nothing_behind(folder: Path) -> 
     code, output = run(folder)
     assert failures(output) == (), output
     assert code == 0
-    assert output.count("ok ") == 10
+    assert output.count("ok ") == 11
     assert not folder.exists()
 
 

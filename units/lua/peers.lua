@@ -5,7 +5,7 @@ local routing = require "routing"
 local settings = require "settings"
 
 local LIMIT = 1024
-local states = { up = true, drain = true, off = true }
+local states = { up = true, drain = true, held = true, off = true }
 
 local peers = {}
 

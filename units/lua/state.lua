@@ -9,6 +9,8 @@ local metrics = require "metrics"
 local peers = require "peers"
 local settings = require "settings"
 
+local LOADED = ngx.now()    -- seconds since 1970: every reload loads this file again, in the master
+
 local state = {}
 
 local function answer(object, status)
@@ -59,7 +61,8 @@ local function row(peer)
     })
 end
 
--- `version` is the peers file that every serving worker holds, "" while they differ.
+-- `version` is the peers file that every serving worker holds, "" while they differ; `loaded` is when the
+-- configuration in force was read.
 function state.document()
     local rows = {}
     for i, peer in ipairs(peers.current().list) do
@@ -68,6 +71,7 @@ function state.document()
     return answer(json.object({
         { "version", inflight.agreed() },
         { "config", settings.config },
+        { "loaded", LOADED },
         { "affinity", settings.affinity },
         { "peers", json.list(rows) },
     }))

@@ -117,7 +117,7 @@ def test_at_most_max_unavailable_are_changed_at_once(fleet: Fleet) -> None:
     found = plan("rollout", context(five, whole(fleet), tuple(five.machines), peers=table))
     batches = [g for g in walk(found.root) if g.name == "batch"]
     assert len(batches) == 4
-    assert all(len(batch.children) == 4 for batch in batches)
+    assert [len(batch.children) for batch in batches] == [3, 4, 4, 4], "the canary went before"
 
 
 def test_an_instance_stopped_on_purpose_stays_stopped(fleet: Fleet) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.plan import release
-from fleetctl.plan.release import Release
+from fleetctl.plan.release import Release, Whole
 
 FIVE = Release(
     2, Overrides(tokens=5, engine=(("max-num-seqs", 16),)), "2026-08-29T12:00:00Z", "ops", "rollout --mtp 5", "good"
@@ -38,3 +39,37 @@ def test_a_release_is_good_only_if_every_machine_says_so() -> None:
     found = release.newest([good, {**good, "outcome": "running"}, good])
     assert found is not None
     assert found.outcome == "running"
+
+
+def proven(number: int, tokens: int, **more: object) -> Release:
+    whole = Whole(tokens, "image", {"max-num-seqs": 32})
+    return replace(FIVE, number=number, whole=whole, **more)  # type: ignore[arg-type]
+
+
+def test_what_it_asked_for_as_a_whole_is_read_back() -> None:
+    one = replace(proven(3, 4), back_to=1)
+    assert release.parse(json.loads(one.text())) == one
+
+
+def test_only_a_release_that_proved_good_is_gone_back_to() -> None:
+    documents = [proven(1, 4).document, proven(2, 5, outcome="running").document, FIVE.document]
+    good = release.proved(documents)
+    assert list(good) == [1]
+    assert release.last_good(good, proven(2, 5, outcome="running")) == proven(1, 4)
+    assert release.last_good(good, None) is None
+
+
+def test_the_last_good_one_asked_for_something_else() -> None:
+    good = {n: proven(n, tokens) for n, tokens in ((1, 3), (2, 4), (3, 4))}
+    assert release.last_good(good, good[3]) == good[1]
+    assert release.last_good(good, good[1]) is None
+
+
+def test_going_back_is_over_the_inventory_as_it_is_now(fleet: Fleet) -> None:
+    flags = {**fleet.engine, "max-num-seqs": 16, "seed": 7}
+    flags.pop("max-model-len", None)
+    old = Whole(3, "quay.io/other:1", flags)
+    back = release.going_back(fleet, old)
+    assert release.whole(fleet.with_overrides(back)).tokens == 3
+    assert {k: v for k, v in fleet.with_overrides(back).engine.items() if v is not None} == flags
+    assert not release.going_back(fleet, release.whole(fleet))

@@ -1,0 +1,109 @@
+"""The first instance of a change is asked what a reader could check before the others follow. Pure.
+
+An engine that loads and answers 200 may still serve rubbish: a wrong shard, a kernel that breaks with one flag, a
+speculation that accepts nothing. The canary and a sibling, which runs what ran before, get the same questions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleetctl.commands import paths
+from fleetctl.commands.script import Script
+from fleetctl.fleet.fleet import Instance
+from fleetctl.observe.facts import parse_json
+from fleetctl.observe.observe import sections
+from fleetctl.observe.prompts import PROMPTS, Grade, body, judge
+from fleetctl.plan.build import op
+from fleetctl.plan.context import Context
+from fleetctl.plan.operation import Judgement, Operation, Run, Verdict
+
+SECONDS = 600.0
+SLOWER = 3  # so many times slower than its sibling is no measurement any more, it is a fault
+MANY_DRAFTS = 20  # below, that nothing was accepted may be chance
+
+
+@dataclass(frozen=True)
+class Answers:
+    """`texts` and `rates` (completion tokens a second) by question, None where there was no answer."""
+
+    texts: tuple[str | None, ...]
+    rates: tuple[float | None, ...]
+    drafts: float | None
+    accepted: float | None
+
+    @property
+    def rate(self) -> float | None:
+        """The median."""
+        known = sorted(rate for rate in self.rates if rate is not None)
+        return known[len(known) // 2] if known else None
+
+
+def read(text: str) -> Answers:
+    """What `canary.sh` printed."""
+    part = sections(text)
+    texts: list[str | None] = []
+    rates: list[float | None] = []
+    for number in range(len(PROMPTS)):
+        answer, _, last = part.get(f"answer-{number}", "").strip().rpartition("\n")
+        code, _, seconds = last.partition(" ")
+        document = parse_json(answer)
+        if code != "200" or not isinstance(document, dict) or not document.get("choices"):
+            texts.append(None)
+            rates.append(None)
+            continue
+        message = document["choices"][0].get("message") or {}
+        texts.append(message.get("content") or "")
+        tokens = (document.get("usage") or {}).get("completion_tokens")
+        rates.append(tokens / float(seconds) if tokens and float(seconds) > 0 else None)
+    counters: dict[str, float] = {}
+    for name, value in re.findall(r"^vllm:spec_decode_num_(\w+?)_total\S* (\S+)$", part.get("counters", ""), re.M):
+        counters[name] = counters.get(name, 0.0) + float(value)
+    return Answers(tuple(texts), tuple(rates), counters.get("drafts"), counters.get("accepted_tokens"))
+
+
+def proves(which: Instance, speculates: bool) -> Callable[[str], Judgement]:
+    """Judge the canary's answers, and its sibling's when they follow after a line of their own."""
+
+    def verdict(text: str) -> Judgement:
+        own, _, others = text.partition("@@sibling\n")
+        mine, other = read(own), read(others) if others else None
+        return _judged(which, mine, other, speculates)
+
+    return verdict
+
+
+def _judged(which: Instance, mine: Answers, other: Answers | None, speculates: bool) -> Judgement:
+    for number, prompt in enumerate(PROMPTS):
+        text = mine.texts[number]
+        if text is None:
+            return Judgement(Verdict.DEAD, f"canary {which.id} gave no answer to `{prompt.text}`")
+        grade = judge(prompt, text, other.texts[number] if other else None)
+        same_fault = other is not None and other.texts[number] is not None and judge(prompt, other.texts[number]).fails
+        if grade is Grade.GARBLED or (grade.fails and not same_fault):
+            return Judgement(
+                Verdict.DEAD, f"canary {which.id} answers `{prompt.text}` with {grade.value}: {text[:120]!r}"
+            )
+    if speculates and mine.drafts is not None and mine.drafts >= MANY_DRAFTS and not mine.accepted:
+        return Judgement(Verdict.DEAD, f"canary {which.id}: none of {mine.drafts:.0f} drafts was accepted (mtp)")
+    if other is not None and mine.rate and other.rate and mine.rate * SLOWER < other.rate:
+        words = f"canary {which.id} does {mine.rate:.1f} tokens/s, its sibling {other.rate:.1f}"
+        return Judgement(Verdict.DEAD, words)
+    return Judgement(Verdict.PASS, "")
+
+
+def operation(context: Context, step: str, which: Instance, sibling: Instance | None) -> Operation:
+    """Ask the canary, and on the same machine its sibling, which still runs what ran before."""
+    fleet = context.fleet
+    requests = "".join(
+        json.dumps(body(prompt, fleet.inventory.model.name), ensure_ascii=False) + "\n" for prompt in PROMPTS
+    )
+    urls = [f"http://{one.address}" for one in (which, sibling) if one is not None]
+    script = Script("canary", (paths.api_key(fleet), *urls))
+    run = Run(script, requests.encode(), SECONDS, proves(which, bool(fleet.tokens)))
+    beside = f", beside {sibling.id}" if sibling else ""
+    summary = f"canary: {len(PROMPTS)} questions whose answers can be checked{beside}"
+    return op(step, which.machine, summary, run, which.id)

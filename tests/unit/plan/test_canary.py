@@ -1,0 +1,136 @@
+"""The first instance of a change is asked what can be checked, before the others follow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fleetctl.balancer import peers
+from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.observe.facts import PeerState
+from fleetctl.observe.prompts import PROMPTS
+from fleetctl.plan import canary, expand, instances
+from fleetctl.plan.context import Context
+from fleetctl.plan.operation import Verdict
+
+from .test_expand import context, plan, whole
+
+
+def answered(
+    texts: dict[str, str] | None = None, *, drafts: int = 100, accepted: int = 60, seconds: float = 0.1
+) -> str:
+    """What canary.sh prints of an engine that answers well, some texts changed."""
+    lines = []
+    for number, prompt in enumerate(PROMPTS):
+        text = (texts or {}).get(prompt.id, prompt.accepts[0])
+        document = {"choices": [{"message": {"content": text}}], "usage": {"completion_tokens": 10}}
+        lines.append(f"@@fleetctl answer-{number} 0\n{json.dumps(document, ensure_ascii=False)}\n200 {seconds}")
+    lines.append("@@fleetctl counters 0")
+    lines.append(f'vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}.0')
+    lines.append(f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}.0')
+    return "\n".join(lines) + "\n"
+
+
+def judged(fleet: Fleet, own: str, other: str | None = None) -> tuple[Verdict, str]:
+    text = own if other is None else f"{own}@@sibling\n{other}"
+    judgement = canary.proves(fleet.instances[0], True)(text)
+    return judgement.verdict, judgement.words
+
+
+def test_right_answers_pass(fleet: Fleet) -> None:
+    assert judged(fleet, answered(), answered()) == (Verdict.PASS, "")
+    assert judged(fleet, answered())[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize("text", ["�" * 20, "43", ""])
+def test_garbled_and_wrong_answers_stop_the_rollout(fleet: Fleet, text: str) -> None:
+    verdict, words = judged(fleet, answered({"sum": text}), answered())
+    assert verdict is Verdict.DEAD
+    assert "canary 69/0 answers `What is 17 + 25?" in words
+
+
+def test_other_words_for_the_same_thing_pass(fleet: Fleet) -> None:
+    assert judged(fleet, answered({"sum": "It is 42."}), answered())[0] is Verdict.PASS
+
+
+def test_what_its_sibling_gets_wrong_too_is_the_models_fault(fleet: Fleet) -> None:
+    assert judged(fleet, answered({"sum": "43"}), answered({"sum": "44"}))[0] is Verdict.PASS
+    assert judged(fleet, answered({"sum": "�" * 20}), answered({"sum": "44"}))[0] is Verdict.DEAD
+
+
+def test_no_answer_stops_the_rollout(fleet: Fleet) -> None:
+    assert judged(fleet, answered().replace("200 0.1", "500 0.1", 1))[0] is Verdict.DEAD
+    assert judged(fleet, "")[0] is Verdict.DEAD
+
+
+def test_drafts_of_which_none_is_accepted_stop_the_rollout(fleet: Fleet) -> None:
+    assert "none of 100 drafts" in judged(fleet, answered(accepted=0))[1]
+    assert judged(fleet, answered(drafts=3, accepted=0))[0] is Verdict.PASS
+
+
+def test_far_slower_than_its_sibling_stops_the_rollout(fleet: Fleet) -> None:
+    assert judged(fleet, answered(seconds=1.0), answered(seconds=0.1))[0] is Verdict.DEAD
+    assert judged(fleet, answered(seconds=0.2), answered(seconds=0.1))[0] is Verdict.PASS
+
+
+def changing(fleet: Fleet, **more: object) -> Context:
+    five = fleet.with_overrides(Overrides(tokens=5))
+    return context(five, whole(fleet), tuple(fleet.machines), peers=peers.of(fleet, {}, fleet.machines), **more)
+
+
+def rolled(ctx: Context) -> list[str]:
+    """Instances in the order in which they are taken out."""
+    return [op.target for op in plan("rollout", ctx).operations if op.summary.startswith("drain")]
+
+
+def test_one_instance_is_changed_and_asked_before_all_others(fleet: Fleet) -> None:
+    operations = plan("rollout", changing(fleet)).operations
+    asked = [index for index, op in enumerate(operations) if op.step == "canary"]
+    assert len(asked) == 1
+    before = {op.target for op in operations[: asked[0]] if op.step == "roll"}
+    assert before == {"69/0"}
+    assert "beside 69/1" in operations[asked[0]].summary
+    back = next(i for i, op in enumerate(operations) if op.summary == "back in rotation")
+    assert asked[0] < back
+
+
+def test_the_canary_can_be_chosen(fleet: Fleet) -> None:
+    order = rolled(changing(fleet, canary="67/2"))
+    assert order[0] == "67/2"
+    assert sorted(order) == sorted(one.id for one in fleet.instances)
+
+
+def test_how_many_may_be_out_can_be_said(fleet: Fleet) -> None:
+    assert instances.batch_size(changing(fleet)) == 4
+    assert instances.batch_size(changing(fleet, max_unavailable="2")) == 2
+    assert instances.batch_size(changing(fleet, max_unavailable="50%")) == 8
+
+
+def test_a_fleet_that_is_too_busy_is_not_touched(fleet: Fleet) -> None:
+    ctx = changing(fleet)
+    assert instances.too_busy(ctx) is None
+    seen = ctx.facts[69].balancer
+    assert seen is not None
+    busy = tuple(PeerState(p.id, p.address, p.state, 25) for p in seen.peers)
+    facts = {**ctx.facts, 69: replace(ctx.facts[69], balancer=replace(seen, peers=busy))}
+    loaded = replace(ctx, facts=facts)
+    assert "400 requests are in flight" in (instances.too_busy(loaded) or "")
+    assert any("in flight" in line for line in expand.problems(loaded)[69])
+    assert instances.too_busy(replace(loaded, max_unavailable="1")) is None
+
+
+def test_a_unit_that_systemd_is_about_to_start_is_stopped_first(fleet: Fleet) -> None:
+    """It would start with the unit as it will be written, and hold the NPUs that it is waited for."""
+    ctx = changing(fleet)
+    facts = ctx.facts[67]
+    name = fleet.on(67)[1].name
+    container = tuple(replace(c, state="exited") if c.name == name else c for c in facts.containers or ())
+    unit = replace(facts.units[name], active="activating", sub="auto-restart")
+    health = {k: v for k, v in facts.health.items() if k != 1}
+    changed = replace(facts, containers=container, units={**facts.units, name: unit}, health=health)
+    operations = plan("rollout", replace(ctx, facts={**ctx.facts, 67: changed})).operations
+    own = [op.summary for op in operations if op.target == "67/1" and op.step == "start"]
+    assert own[0].startswith(f"stop {name}.service")
+    assert own[1] == "wait for free NPUs 2,3"
