@@ -6,12 +6,14 @@ A full disk is then one machine's. The loop device goes when its mount goes (aut
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleetctl.errors import FleetctlError
 from fleetctl.lab.docker import run
 
+LETTING_GO = 60.0  # seconds: the kernel lets go of a file system after the last process of a machine has ended
 MOUNTS = Path("/proc/self/mounts")
 
 
@@ -59,9 +61,13 @@ def detach(folder: Path) -> None:
     for point in mounted(folder):
         if run(["umount", str(point)], check=False).returncode != 0:
             run(["umount", "--lazy", str(point)], step="unmount")
-    for device in loops(folder):
-        run(["losetup", "--detach", device], check=False)
-    left = loops(folder)
+    deadline = time.monotonic() + LETTING_GO
+    while left := loops(folder):
+        for device in left:
+            run(["losetup", "--detach", device], check=False)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
     if left:
         raise FleetctlError(f"loop devices are still in use: {', '.join(left)}", step="lab down")
 

@@ -1,0 +1,1 @@
+"""Measuring a fleet: load, raw samples, statistics, scenarios. docs/bench.md says what each number means."""
