@@ -1,6 +1,6 @@
 # Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
 .POSIX:
-.PHONY: demo test setup check unit live lab down setup-tests docs bench-status bench-balancer bench-distribution bench-client
+.PHONY: demo test test-faults setup check unit live lab down setup-tests docs examples bench-status bench-balancer bench-distribution bench-client
 
 demo: setup
 	sh scripts/demo.sh
@@ -8,7 +8,7 @@ demo: setup
 test: check
 	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
 	.venv/bin/python -m pytest tests/live
-	.venv/bin/python -m pytest tests/lab
+	.venv/bin/python -m pytest tests/lab -m 'not matrix'
 
 setup:
 	sh scripts/setup.sh
@@ -26,13 +26,21 @@ live: setup-tests
 	.venv/bin/python -m pytest tests/live
 
 lab: setup
-	.venv/bin/python -m pytest tests/lab
+	.venv/bin/python -m pytest tests/lab -m 'not matrix'
+
+# One of each class of faults is in `make test`; this is the rest.
+test-faults: setup-tests
+	.venv/bin/python -m pytest tests/lab -m matrix
 
 down:
 	.venv/bin/fleetctl lab down -i inventory.yaml
 
 docs: setup
 	.venv/bin/python -m fleetctl.fleet.reference >docs/inventory.md
+
+# The reports of a lab, in both languages: some ten minutes.
+examples: setup-tests
+	sh scripts/examples.sh
 
 # Of a lab that serves: after `make demo`.
 bench-status:

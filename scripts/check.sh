@@ -13,7 +13,7 @@ if [ -x .venv/bin/shellcheck ]; then shellcheck=.venv/bin/shellcheck; fi
 run .venv/bin/ruff check .
 run .venv/bin/ruff format --check .
 run .venv/bin/mypy
-run "$shellcheck" -s sh scripts/*.sh benchmarks/balancer/run.sh fleetctl/lab/host/build.sh fleetctl/lab/host/legacy/workload \
+run "$shellcheck" -s sh scripts/*.sh units/watchdog.sh benchmarks/balancer/run.sh fleetctl/lab/host/build.sh fleetctl/lab/host/legacy/workload \
 	fleetctl/lab/host/rootfs/usr/local/sbin/lab-cgroups fleetctl/lab/host/rootfs/usr/local/sbin/lab-devices \
 	fleetctl/lab/host/rootfs/usr/local/sbin/lab-runc
 run "$shellcheck" -s bash .ci/run

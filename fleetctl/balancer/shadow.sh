@@ -73,7 +73,8 @@ check preflight "204 x-stainless-os" "$(ask -o /dev/null -w '%{http_code}' -D "$
 check "health page" yes "$(ask "$url/health" | grep -q '"backends":' && echo yes)"
 ask -o /dev/null -H 'Authorization: Bearer shadow-secret' -H 'X-Session-ID: shadow-session' "$url/v1/models"
 stop # which writes the rest of the access log
-check "the request is logged" 1 "$(grep -c '"method":"GET","path":"/v1/models"' "$folder/logs/access.log")"
+# Once, or more often: a busy machine makes curl ask again.
+check "the request is logged" yes "$(grep -q '"method":"GET","path":"/v1/models"' "$folder/logs/access.log" && echo yes)"
 check "nothing secret in the logs" 0 "$(cat "$folder"/logs/*.log | grep -c -e shadow-secret -e shadow-session)"
 check "no error at start" 0 "$(grep -c -e '\[emerg\]' -e '\[alert\]' -e 'lua entry thread aborted' -e 'failed to run' "$folder/logs/error.log")"
 exit "$failed"

@@ -110,7 +110,7 @@ def status(inventory: Inventory = None, output: Output = "table", quiet: Quiet =
 
 @app.command()
 def plan(
-    command: Annotated[str, typer.Argument(help="rollout or add-machine.")] = "rollout",
+    command: Annotated[str, typer.Argument(help="rollout, add-machine or remove-machine.")] = "rollout",
     machines: SomeMachines = None,
     mtp: Annotated[Optional[int], typer.Option("--mtp", min=0, max=15)] = None,  # noqa: UP045
     inventory: Inventory = None,
@@ -123,8 +123,12 @@ def plan(
     options = _options(inventory, output, verbose=verbose, dry_run=True)
     if command == "add-machine":
         raise typer.Exit(deploy.add_machine(options, machines or []))
+    if command == "remove-machine":
+        from fleetctl.cli import remove
+
+        raise typer.Exit(remove.remove_machine(options, machines or []))
     if command != "rollout":
-        raise UsageError(f"plan {command}: there are rollout and add-machine")
+        raise UsageError(f"plan {command}: there are rollout, add-machine and remove-machine")
     raise typer.Exit(deploy.rollout(options, machines or [], mtp=mtp, image=None, settings=[], forward=True))
 
 
@@ -145,6 +149,31 @@ def add_machine(
 
     options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(deploy.add_machine(options, machines))
+
+
+@app.command("remove-machine")
+def remove_machine(
+    machines: Machines,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also the image and the model that fleetctl brought there.")
+    ] = False,
+    accept_overload: Annotated[
+        bool, typer.Option("--accept-overload", help="Also when the rest could not take the load.")
+    ] = False,
+    inventory: Inventory = None,
+    output: Output = "table",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    wait_lock: WaitLock = 0,
+    balancer_lost: BalancerLost = False,
+) -> None:
+    """Drain, leave the balancer, stop and remove; image and model stay. Works when the machine is dead."""
+    from fleetctl.cli import remove
+
+    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    raise typer.Exit(remove.remove_machine(options, machines, purge=purge, accept_overload=accept_overload))
 
 
 @app.command()
@@ -388,6 +417,29 @@ def history(
     from fleetctl.cli import history as command
 
     raise typer.Exit(command.history(_options(inventory, output), number))
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Option("--out", help="FILE.md or FILE.html; without an ending, both.")],
+    lang: Annotated[Optional[str], typer.Option("--lang", help="zh, en or all.")] = None,  # noqa: UP045
+    bench: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option(
+            "--bench", help="Samples, or a folder of them; ./bench otherwise. Several times.", show_default=False
+        ),
+    ] = None,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Without the acceptance checks.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="As of verify: also reload the balancer.")] = False,
+    inventory: Inventory = None,
+    output: Output = "table",
+    quiet: Quiet = False,
+) -> None:
+    """The deployment report, of what the machines say now: Markdown or one HTML page, in Chinese or English."""
+    from fleetctl.cli import report as command
+
+    options = _options(inventory, output, quiet=quiet)
+    raise typer.Exit(command.report(options, out, lang, bench or [], verify=not no_verify, reload=reload))
 
 
 def _add_groups(arguments: Sequence[str]) -> None:

@@ -12,12 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 from fleetctl.cli.output import Voice, dump, plan_document, plan_text, results_document, results_text
-from fleetctl.cli.progress import shown
 from fleetctl.errors import FleetctlError, UnreachableError, UsageError
 from fleetctl.fleet import load
 from fleetctl.fleet.fleet import Fleet
-from fleetctl.plan.executor import Status, StepResult
-from fleetctl.plan.operation import Plan
+from fleetctl.plan.operation import Plan, Status, StepResult
 from fleetctl.plan.release import Release
 from fleetctl.plan.session import Session
 from fleetctl.remote import target
@@ -71,6 +69,8 @@ def carry_out(options: Options, session: Session, plan: Plan, release: Release |
         return 0
     options.voice.line(plan_text(plan, verbose=options.verbose))
     confirm(options, plan)
+    from fleetctl.cli.progress import shown
+
     try:
         with shown(options.voice, as_json=options.json) as session.progress:
             results = session.execute(plan, release)

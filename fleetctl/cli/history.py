@@ -21,7 +21,7 @@ def history(options: Options, number: int) -> int:
     """The newest `number` commands, oldest first; exit 4 when machines did not answer: the list may be short then."""
 
     def look(session: Session) -> int:
-        found = _commands(session)[-number:]
+        found = commands_of(session)[-number:]
         if options.json:
             unreachable = [{"id": m, "error": error.cause} for m, error in session.errors.items()]
             document = {"schema": 1, "fleet": session.fleet.name, "unreachable": unreachable}
@@ -33,7 +33,7 @@ def history(options: Options, number: int) -> int:
     return with_session(options, lambda fleet: fleet.machines, look)
 
 
-def _commands(session: Session) -> list[Command]:
+def commands_of(session: Session) -> list[Command]:
     """Of all machines, each asked once for its log and for who holds the lock there."""
     log = Script("audit_read", (paths.audit(session.fleet),))
     text = f"(\n{fleet_lock.show(session.fleet).text})\nprintf '{MARK[:-1]}\\n'\n{log.text}"

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 from unicodedata import east_asian_width
 
-from fleetctl.plan.executor import Status, StepResult
-from fleetctl.plan.operation import Group, Node, Operation, Plan
+from fleetctl.plan.operation import Group, Node, Operation, Plan, Status, StepResult
 
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 GOOD, ODD = ("ok", "serving", "up", "done"), ("warn", "draining", "stopped", "loading", "restarting")

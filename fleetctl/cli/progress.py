@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from fleetctl.cli.output import Voice, colourful
-from fleetctl.plan.executor import HEARTBEAT
-from fleetctl.plan.meter import Progress
+from fleetctl.plan.meter import HEARTBEAT, Progress
 from fleetctl.plan.operation import Operation
 
 

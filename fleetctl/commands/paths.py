@@ -39,9 +39,28 @@ def unit(name: str) -> PurePosixPath:
     return SYSTEMD / f"{name}.service"
 
 
+def watchdog(fleet: Fleet) -> PurePosixPath:
+    return state(fleet) / "watchdog.sh"
+
+
+def watchdog_unit(fleet: Fleet) -> str:
+    """Of its service and its timer. Not `fleetctl-FLEET-...`: those are jobs."""
+    return f"fleetctl-watchdog-{fleet.name}"
+
+
+def watchdog_files(fleet: Fleet) -> tuple[PurePosixPath, PurePosixPath, PurePosixPath]:
+    """Script, service and timer."""
+    name = watchdog_unit(fleet)
+    return watchdog(fleet), SYSTEMD / f"{name}.service", SYSTEMD / f"{name}.timer"
+
+
 def cache(fleet: Fleet, instance: Instance) -> PurePosixPath:
     """Compile caches, kept across restarts (facts/ascend-vllm.md 1.8)."""
-    return PurePosixPath("/var/cache/fleetctl") / fleet.name / instance.name
+    return caches(fleet) / instance.name
+
+
+def caches(fleet: Fleet) -> PurePosixPath:
+    return PurePosixPath("/var/cache/fleetctl") / fleet.name
 
 
 def manifest(fleet: Fleet) -> PurePosixPath:
@@ -71,6 +90,11 @@ def releases(fleet: Fleet) -> PurePosixPath:
 def stopped(fleet: Fleet, instance: Instance) -> PurePosixPath:
     """Who stopped the instance on purpose, when and why; its presence is the fact."""
     return state(fleet) / "stopped" / instance.name
+
+
+def parked(fleet: Fleet, instance: Instance) -> PurePosixPath:
+    """Why the watchdog gave the instance up; true as long as its unit is not started."""
+    return state(fleet) / "parked" / instance.name
 
 
 def saved(fleet: Fleet, stamp: str) -> PurePosixPath:

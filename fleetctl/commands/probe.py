@@ -15,7 +15,7 @@ from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Machine
 
 MARK = "@@fleetctl"
-UNIT_PROPERTIES = "Id,ActiveState,SubState,UnitFileState,Result,NRestarts,FragmentPath,LoadState"
+UNIT_PROPERTIES = "Id,ActiveState,SubState,UnitFileState,Result,NRestarts,FragmentPath,DropInPaths,LoadState"
 NPU = "timeout 8 npu-smi info >npu 2>npu.err"
 # The process table's third column is the pid, in every driver's layout (facts/npu-smi).
 NPU_OWNERS = (
@@ -23,6 +23,7 @@ NPU_OWNERS = (
     'printf "%s %s\\n" "$p" "$(tr "\\n" " " </proc/$p/cgroup)"; done >npu-owners 2>/dev/null'
 )
 TOPOLOGY = 'for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e "$n" ]; then cat "$n"; fi; done >topology'
+MARKS = ("stopped", "parked", "doubtful")  # files named after instances: on purpose, and by the watchdog
 TOOLS = ("docker", "curl", "rsync", "ssh", "ssh-keygen", "ss", "flock", "sha256sum", "systemd-run", "awk")
 
 
@@ -62,6 +63,21 @@ def _units(fleet: Fleet, machine: Machine) -> list[str]:
     return names
 
 
+def _instance_files(fleet: Fleet, machine: Machine) -> str:
+    """The units of its instances, whole: whether one was edited by hand is seen from its own header."""
+    names = [str(paths.unit(instance.name)) for instance in fleet.on(machine.id)]
+    # Each with its name above it; the last one is there so that the end of the one before is certain.
+    return f"tail -v -n +1 -- {words([*names, '/dev/null'])} >unit-files 2>/dev/null"
+
+
+def _other_files(fleet: Fleet, machine: Machine) -> list[str]:
+    """What is compared by its hash: the balancer's unit, the watchdog."""
+    files = [str(path) for path in paths.watchdog_files(fleet)]
+    if machine.id == fleet.inventory.balancer.machine:
+        files.append(str(paths.unit(fleet.inventory.balancer.unit)))
+    return files
+
+
 def _requests(fleet: Fleet, machine: Machine) -> list[Request]:
     found = [Request("docker-containers", "http://d/containers/json?all=1", socket=True)]
     for instance in fleet.on(machine.id):
@@ -78,17 +94,21 @@ def _hashes(files: Iterable[str]) -> str:
     return f"sha256sum -- {words(sorted(files))} >files 2>/dev/null"
 
 
+def _timer(fleet: Fleet) -> str:
+    return f"{paths.watchdog_unit(fleet)}.timer"
+
+
 def _show(unit_names: list[str]) -> str:
     return f"systemctl show -p {UNIT_PROPERTIES} {words(unit_names)} >units"
 
 
 def _state(fleet: Fleet) -> list[str]:
     """Releases, instances stopped on purpose and transient jobs: cheap, wanted by every command."""
-    stopped = quote(paths.state(fleet) / "stopped")
+    marks = " ".join(f'"$k"/{mark}/*' for mark in MARKS)
     return [
         f"if [ -e {quote(paths.release(fleet))} ]; then cat {quote(paths.release(fleet))} >release; fi",
-        f'for f in {stopped}/*; do if [ -e "$f" ]; then '
-        'printf "%s\\t%s\\n" "${f##*/}" "$(cat "$f")"; fi; done >stopped',
+        f'k={quote(paths.state(fleet))}; for f in {marks}; do if [ -e "$f" ]; then '
+        'printf "%s\\t%s\\n" "${f#"$k"/}" "$(cat "$f")"; fi; done >marks',
         f'for f in {paths.job_progress(paths.job(fleet, "*"))}; do if [ -e "$f" ]; then n=${{f##*/}}; '
         'printf "%s\\t%s\\t%s\\n" "${n%.progress}" "$(cat "${f%.progress}.result" 2>/dev/null)" "$(tail -n 1 "$f")"; '
         "fi; done >progress",
@@ -119,11 +139,10 @@ def _assemble(background: list[str], foreground: list[str]) -> str:
 def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
     """What `status` asks: units, containers, health, balancer, file hashes. With `npu`, who holds the accelerators."""
     names = _units(fleet, machine)
-    background = [_curl(fleet, _requests(fleet, machine)), _show(names)]
+    background = [_curl(fleet, _requests(fleet, machine)), _show([*names, _timer(fleet)])]
     if npu:
         background.append(NPU)
-    units = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
-    return _assemble(background, [_hashes(units), TOPOLOGY, *_state(fleet), *_peers(fleet, machine)])
+    return _assemble(background, [_instance_files(fleet, machine), TOPOLOGY, *_state(fleet), *_peers(fleet, machine)])
 
 
 def state(fleet: Fleet, machine: Machine) -> str:
@@ -147,15 +166,16 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     requests.append(Request("docker-image", f"http://d/images/{fleet.image}/json", socket=True))
     background = [
         _curl(fleet, requests),
-        f"{_show(names)}; {_foreign_units(machine)}",
+        f"{_show([*names, _timer(fleet)])}; {_foreign_units(machine)}",
         _model(fleet),
         f"systemctl list-units --all --plain --no-legend {quote(paths.job(fleet, '*'))} >jobs",
     ]
-    files = [str(paths.unit(name.removesuffix(".service"))) for name in names if name != "docker.service"]
-    files.append(str(paths.api_key(fleet)))
-    foreground = [*_state(fleet), *_peers(fleet, machine), "date +%s >now"]
+    files = [*_other_files(fleet, machine), str(paths.api_key(fleet))]
+    foreground = [*_state(fleet), *_peers(fleet, machine), _instance_files(fleet, machine), "date +%s >now"]
     foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
     foreground.append(f"cat {quote(paths.releases(fleet))}/*.json >releases 2>/dev/null")
+    header = quote(f"# fleet={fleet.name} instance=")
+    foreground.append(f"(cd {paths.SYSTEMD} && grep -HsF -- {header} *.service) >own-units 2>/dev/null")
     tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
     keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
     foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")

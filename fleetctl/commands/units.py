@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from fleetctl.commands import docker, paths
 from fleetctl.fleet.fleet import Fleet, Instance
 
 DOCKER = "/usr/bin/docker"
+UNSIGNED = "-" * 12
+SIGNATURE = re.compile(r"^(# fleet=.* text=)([0-9a-f]{12})$", flags=re.M)
+LOOKS = 6  # of the watchdog, in the time after which an engine hangs
 
 
 def systemd_word(word: str) -> str:
@@ -48,6 +53,7 @@ def instance(fleet: Fleet, which: Instance, topology: docker.Topology) -> tuple[
     text = _render(
         "instance.service.j2",
         fleet,
+        unsigned=UNSIGNED,
         instance=which,
         spec=spec_hash,
         clear=exec_line(["/bin/sh", "-c", f'ids=$({own}); [ -z "$ids" ] || exec docker rm -f $ids']),
@@ -55,7 +61,41 @@ def instance(fleet: Fleet, which: Instance, topology: docker.Topology) -> tuple[
         stop=exec_line([DOCKER, "stop", "-t", str(stop), which.name]),
         stop_timeout=stop + 15,
     )
-    return text, spec_hash
+    return signed(text), spec_hash
+
+
+def signed(text: str) -> str:
+    """The unit names its own content in its header, so that an edit is seen on the machine whatever is desired now."""
+    return text.replace(f" text={UNSIGNED}\n", f" text={_digest(text)}\n", 1)
+
+
+def edited(text: str) -> bool | None:
+    """Whether a unit differs from what some fleetctl wrote; None where its header does not say what that was."""
+    found = SIGNATURE.search(text)
+    if found is None:
+        return None
+    return _digest(SIGNATURE.sub(rf"\g<1>{UNSIGNED}", text, count=1)) != found.group(2)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def watchdog(fleet: Fleet, machine: int) -> dict[str, str]:
+    """Script, service and timer of a machine's watchdog, by path; nothing where none is wanted."""
+    inventory = fleet.inventory
+    settings, instances = inventory.watchdog, fleet.on(machine)
+    if not settings.enabled or not instances:
+        return {}
+    script, service, timer = map(str, paths.watchdog_files(fleet))
+    argv = ["/bin/sh", script, fleet.name, str(settings.hang_seconds), str(round(inventory.rollout.start_timeout))]
+    argv += [str(settings.restarts_per_hour), str(settings.dead_drafts), inventory.model.name]
+    argv += [f"{one.id}={one.name}={one.address}" for one in instances]
+    return {
+        script: resources.read("units", "watchdog.sh", fleet.path.parent),
+        service: _render("watchdog.service.j2", fleet, start=exec_line(argv)),
+        timer: _render("watchdog.timer.j2", fleet, every=max(1, settings.hang_seconds // LOOKS)),
+    }
 
 
 def balancer(fleet: Fleet, binary: str, open_files: int) -> str:

@@ -478,6 +478,23 @@ class Rollout(Section):
     )
 
 
+class Watchdog(Section):
+    """Restarts engines that hang: they have requests in flight and make no step, while /health says 200."""
+
+    enabled: bool = Field(default=True, description="Whether a timer on each machine looks for them.")
+    hang_seconds: Annotated[int, Field(ge=5, le=3600)] = Field(
+        default=120, description="Seconds without any progress, with requests in flight, until an engine hangs."
+    )
+    dead_drafts: Annotated[int, Field(ge=1)] = Field(
+        default=500,
+        description="Drafts of speculative decoding in a row, none of which was accepted, until an engine is restarted "
+        "once it is idle.",
+    )
+    restarts_per_hour: Annotated[int, Field(ge=0, le=60)] = Field(
+        default=2, description="After so many of its restarts in an hour an instance is parked until `fleetctl start`."
+    )
+
+
 class Distribution(Section):
     """How image and model travel between the machines."""
 
@@ -550,6 +567,7 @@ class Inventory(Section):
     machines: Annotated[tuple[Machine, ...], Field(min_length=1)] = Field(description="The machines, in joining order.")
     balancer: Balancer = Field(description="The balancer.")
     rollout: Rollout = Field(default=Rollout.model_construct(), description="Rollout policy.")
+    watchdog: Watchdog = Field(default=Watchdog.model_construct(), description="What brings back engines that hang.")
     distribution: Distribution = Field(
         default=Distribution.model_construct(), description="How image and model travel."
     )

@@ -21,6 +21,7 @@ class Unit:
     result: str
     restarts: int
     fragment: str
+    dropins: tuple[str, ...] = ()
 
     @property
     def parked(self) -> bool:
@@ -82,6 +83,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class Stopped:
+    """A mark that somebody, or the watchdog, left about an instance."""
+
     who: str
     when: str
     reason: str
@@ -144,10 +147,12 @@ class JobState:
 class Facts:
     """One machine. `failed` names the parts that could not be read, with the reason.
 
-    `jobs`: transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
-    `brought`: ids of images that fleetctl brought, oldest first. `transfer_tags`: transfers that may still log in
-    here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases` those that proved
-    good. `link`: Mbit/s of the interface towards the source.
+    `parked` and `doubtful`: instances that the watchdog gave up, or would restart when they are idle. `unit_texts`:
+    the units of instances, by path. `own_units`: instance ids by the names of units whose header says they are this
+    fleet's, also of instances that the inventory no longer lists. `jobs`: transient units of this fleet with their
+    sub-state (running, exited, failed), `progress` what they say. `brought`: ids of images that fleetctl brought,
+    oldest first. `transfer_tags`: transfers that may still log in here, such as `qwen38-67-model`. `release` is the
+    newest that it knows, `releases` those that proved good. `link`: Mbit/s of the interface towards the source.
     """
 
     machine: int
@@ -166,6 +171,9 @@ class Facts:
     driver: str | None = None
     docker: dict[str, Any] | None = None
     stopped: dict[str, Stopped] = field(default_factory=dict)
+    parked: dict[str, Stopped] = field(default_factory=dict)
+    doubtful: dict[str, Stopped] = field(default_factory=dict)
+    unit_texts: dict[str, str] = field(default_factory=dict)
     release: dict[str, Any] | None = None
     releases: tuple[dict[str, Any], ...] = ()
     jobs: dict[str, str] = field(default_factory=dict)
@@ -178,6 +186,7 @@ class Facts:
     unreachable_peers: tuple[str, ...] = ()
     npu_owners: dict[int, str] = field(default_factory=dict)
     foreign_units: tuple[str, ...] = ()
+    own_units: dict[str, str] = field(default_factory=dict)
     transfer_tags: tuple[str, ...] = ()
     now: int | None = None
     link: int | None = None

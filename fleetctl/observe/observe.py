@@ -49,6 +49,8 @@ def parse(machine: int, text: str) -> Facts:
     failed = {}
     if "docker-containers" in http and http["docker-containers"] != 200:
         failed["docker"] = "the Docker engine does not answer"
+    marks = marked(part.get("marks", ""))
+    texts = file_texts(part.get("unit-files", ""))
     npu = parse_info(part["npu"]) if part.get("npu", "").strip() else None
     if "npu" in part and npu is None:
         failed["npu"] = part.get("npu.err", "").strip() or "npu-smi gave no answer"
@@ -57,7 +59,11 @@ def parse(machine: int, text: str) -> Facts:
         units=units(part.get("units", "")),
         containers=containers(part.get("docker-containers", "")) if http.get("docker-containers") == 200 else None,
         image=image(part.get("docker-image", "")) if http.get("docker-image") == 200 else None,
-        files=hashes(part.get("files", "")),
+        files={
+            **hashes(part.get("files", "")),
+            **{path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()},
+        },
+        unit_texts=texts,
         health=health(part, http),
         npu=npu,
         listeners=listeners(part["listeners"], part.get("owners", "")) if "listeners" in part else None,
@@ -68,7 +74,9 @@ def parse(machine: int, text: str) -> Facts:
         missing_tools=tuple(part.get("tools", "").split()),
         driver=driver(part.get("driver", "")),
         docker=docker_info(part.get("docker-info", "")),
-        stopped=stopped(part.get("stopped", "")),
+        stopped=marks.get("stopped", {}),
+        parked=marks.get("parked", {}),
+        doubtful=marks.get("doubtful", {}),
         release=parse_json(part["release"]) if "release" in part else None,
         releases=tuple(r for line in part.get("releases", "").splitlines() if isinstance(r := parse_json(line), dict)),
         jobs={
@@ -87,6 +95,7 @@ def parse(machine: int, text: str) -> Facts:
             if w and (o := owner(" ".join(w[1:])))
         },
         foreign_units=tuple(part.get("foreign-units", "").split()),
+        own_units=own_units(part.get("own-units", "")),
         transfer_tags=tuple(part.get("transfers", "").split()),
         model_config=part.get("model-config"),
         model_described="model-described" in part if "model-config" in part else None,
@@ -112,7 +121,26 @@ def units(text: str) -> dict[str, Unit]:
             result=values.get("Result", ""),
             restarts=int(restarts) if restarts.isdigit() else 0,
             fragment=values.get("FragmentPath", ""),
+            dropins=tuple(values.get("DropInPaths", "").split()),
         )
+    return found
+
+
+def file_texts(text: str) -> dict[str, str]:
+    """Files by path, of `tail -v -n +1 FILE... /dev/null`: exact to the last byte, but for those of /dev/null."""
+    parts = re.split(r"(?:^|\n)==> (/.*) <==\n", f"{text}\n")
+    found = dict(zip(parts[1::2], parts[2::2], strict=True))
+    found.pop("/dev/null", None)
+    return found
+
+
+def own_units(text: str) -> dict[str, str]:
+    """Headers as `grep -H` prints them, `NAME.service:# fleet=X instance=67/3 ...`: instance ids by unit name."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"(.+)\.service:# fleet=\S+ instance=(\S+)", line)
+        if match:
+            found[match[1]] = match[2]
     return found
 
 
@@ -258,13 +286,16 @@ def docker_info(text: str) -> dict[str, Any] | None:
     return {k: entry.get(k) for k in ("ServerVersion", "Driver", "DockerRootDir")}
 
 
-def stopped(text: str) -> dict[str, Stopped]:
-    found = {}
+def marked(text: str) -> dict[str, dict[str, Stopped]]:
+    """Lines `KIND/NAME<tab>JSON`: the marks of instances, by kind and name."""
+    found: dict[str, dict[str, Stopped]] = {}
     for line in text.splitlines():
-        name, _, rest = line.partition("\t")
+        path, _, rest = line.partition("\t")
+        kind, _, name = path.partition("/")
         entry = parse_json(rest)
         entry = entry if isinstance(entry, dict) else {}
-        found[name] = Stopped(entry.get("who", "unknown"), entry.get("when", ""), entry.get("reason", ""))
+        mark = Stopped(entry.get("who", "unknown"), entry.get("when", ""), entry.get("reason", ""))
+        found.setdefault(kind, {})[name] = mark
     return found
 
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.errors import UsageError
+from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet.fleet import Instance
 from fleetctl.plan import instances as instance_steps
 from fleetctl.plan import rotation as rotation_steps
-from fleetctl.plan.build import held, in_rotation, stays_drained
+from fleetctl.plan.build import enable, held, in_rotation, stays_drained
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Operation, Plan, Run, sequence
@@ -51,6 +51,19 @@ def _out(context: Context, step: str, which: Instance, *, now: bool) -> Group | 
     return rotation_steps.drain(context, step, which)
 
 
+def _refuse_what_was_edited(context: Context, which: Instance) -> None:
+    """Whoever types `restart` wants the instance that was there, not what somebody made of its unit meanwhile."""
+    by_hand = context.comparisons[which.id].by_hand
+    if by_hand is not None:
+        raise CommandError(
+            f"{which.id}: {by_hand}: it would start as something else than fleetctl wrote",
+            machine=which.machine,
+            step="units",
+            state="nothing was changed",
+            next_command="fleetctl rollout, which saves the edit and puts the unit right",
+        )
+
+
 def restart(context: Context, instances: Sequence[Instance], *, now: bool = False) -> Plan:
     """One after the other: drain, stop, wait for free NPUs, start, gate, back in rotation."""
     groups = []
@@ -60,6 +73,7 @@ def restart(context: Context, instances: Sequence[Instance], *, now: bool = Fals
             raise UsageError(f"{which.id} was {comparison.reason}", next_command=f"fleetctl start {which.id}")
         if comparison.state is State.CREATE:
             raise UsageError(f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}")
+        _refuse_what_was_edited(context, which)
         groups.append(
             sequence(
                 which.id,
@@ -79,16 +93,20 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
         unit, health = facts.units.get(which.name), facts.health.get(which.index)
         if unit is None or unit.active == "absent":
             raise UsageError(f"{which.id} has no unit yet", next_command=f"fleetctl add-machine {which.machine}")
-        serves = health is not None and health.http == 200 and unit.active == "active" and unit.enabled == "enabled"
+        serves = health is not None and health.http == 200 and unit.active == "active"
+        disabled = unit.enabled != "enabled"
         marked = which.name in facts.stopped
         settled = in_rotation(context, which) or held(context, which) or not _known(context, which)
-        if serves and not marked and settled:
+        if serves and not marked and settled and not disabled:
             continue
+        if not serves:
+            _refuse_what_was_edited(context, which)
         mark = Run(Script("remove_file", (paths.stopped(context.fleet, which),), context.fleet.name))
         groups.append(
             sequence(
                 which.id,
                 Operation("start", which.machine, which.id, "no longer stopped on purpose", mark) if marked else None,
+                enable(context, "start", which) if serves and disabled else None,
                 None if serves else instance_steps.bring_up(context, "start", context.comparisons[which.id]),
                 rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
             )

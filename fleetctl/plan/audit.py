@@ -14,8 +14,7 @@ from typing import Any
 
 from fleetctl.commands.script import Script, Word
 from fleetctl.errors import FleetctlError, UnreachableError
-from fleetctl.plan.executor import Status, StepResult
-from fleetctl.plan.operation import Plan
+from fleetctl.plan.operation import Plan, Status, StepResult
 from fleetctl.plan.release import Release, words
 from fleetctl.remote.fanout import Connections, aside
 

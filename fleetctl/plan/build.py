@@ -24,6 +24,12 @@ def write(context: Context, step: str, machine: int, path: object, text: str, mo
     return op(step, machine, f"write {path}", Run(script, text.encode()))
 
 
+def enable(context: Context, step: str, which: Instance) -> Operation:
+    """It serves, and would not come back after a reboot."""
+    run = Run(Script("unit_enable", (f"{which.name}.service",), context.fleet.name))
+    return op(step, which.machine, f"enable {which.name}.service: it was disabled by hand", run, which.id)
+
+
 def unit_active(context: Context, machine: int, unit: str) -> bool:
     seen = context.facts[machine].units.get(unit)
     return seen is not None and seen.active in ("active", "activating", "reloading")

@@ -23,7 +23,8 @@ class Context:
 
     `current` is the release that the machines know, `release` the one that this command rolls out.
     `peers_broken`: the table is the running balancer's, the file has to be written again. `canary`: the instance that
-    is changed first, `max_unavailable`: in place of the inventory's.
+    is changed first, `max_unavailable`: in place of the inventory's. `purge`: what fleetctl brought to a machine leaves
+    with it.
     """
 
     fleet: Fleet
@@ -38,6 +39,7 @@ class Context:
     peers_broken: bool = False
     canary: str | None = None
     max_unavailable: str | None = None
+    purge: bool = False
 
     @property
     def balancer(self) -> int:
@@ -128,6 +130,23 @@ def archive(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
+def _with_strangers(table: list[Peer], before: tuple[Peer, ...], rank: Mapping[str, int]) -> tuple[Peer, ...]:
+    """Peers that the inventory no longer lists stay behind whom they followed, until a rollout drains them.
+
+    One whose address another has taken over is gone.
+    """
+    taken = {peer.address for peer in table}
+    follows: dict[str | None, list[Peer]] = {}
+    last: str | None = None
+    for peer in before:
+        if peer.id in rank:
+            last = peer.id
+        elif peer.address not in taken:
+            follows.setdefault(last, []).append(peer)
+    behind = (one for peer in table for one in (peer, *follows.get(peer.id, ())))
+    return (*follows.get(None, ()), *behind)
+
+
 def set_state(
     fleet: Fleet, which: tuple[Instance, ...], state: PeerState, *, by_hand: bool = False
 ) -> Callable[[tuple[Peer, ...]], tuple[Peer, ...]]:
@@ -146,6 +165,7 @@ def set_state(
             **kept,
             **{id: replace(peer, state=PeerState.HELD) if id in stays else peer for id, peer in wanted.items()},
         }
-        return tuple(sorted(merged.values(), key=lambda peer: rank[peer.id]))
+        table = sorted(merged.values(), key=lambda peer: rank[peer.id])
+        return _with_strangers(table, peers, rank)
 
     return edit

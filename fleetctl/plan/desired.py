@@ -13,6 +13,7 @@ from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths, units
 from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.observe.facts import Container, Facts
+from fleetctl.plan import drift
 
 
 def sha256(text: str) -> str:
@@ -42,12 +43,17 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one instance: what has to happen and why. `write_unit`: the unit file has another text."""
+    """Of one instance: what has to happen and why. `write_unit`: the unit file has another text.
+
+    `by_hand`: what somebody changed about the unit, in words. `enable`: that is all it takes.
+    """
 
     desired: DesiredInstance
     state: State
     reason: str
     write_unit: bool
+    by_hand: str | None = None
+    enable: bool = False
 
 
 def compare(
@@ -58,12 +64,17 @@ def compare(
     seen = facts.files.get(str(paths.unit(which.name)))
     write_unit = seen != sha256(desired.unit_text)
     state, reason = _state(fleet, desired, facts, seen, write_unit, new_image)
+    by_hand, unit = drift.by_hand(which, facts), facts.units.get(which.name)
+    if by_hand is not None and state in (State.UP_TO_DATE, State.RECREATE, State.LOADING):
+        state, reason = State.RECREATE, by_hand
     health = facts.health.get(which.index)
     if state is State.UP_TO_DATE and (new_key or (health is not None and health.accepts_key is False)):
         state, reason = State.RECREATE, "it was started with another API key"
     if state is State.UP_TO_DATE and (new_model or _older_than_model(facts, which)):
         state, reason = State.RECREATE, "it loaded another version of the model"
-    return Comparison(desired, state, reason, write_unit)
+    disabled = unit is not None and unit.enabled != "enabled"
+    enable = disabled and state in (State.UP_TO_DATE, State.LOADING)
+    return Comparison(desired, state, reason, write_unit, by_hand, enable)
 
 
 def _older_than_model(facts: Facts, which: Instance) -> bool:
@@ -82,9 +93,12 @@ def _state(
         note = facts.stopped[which.name]
         return State.STOPPED, f"stopped by {note.who} {note.when}".rstrip()
     container, unit = facts.container(which.name), facts.units.get(which.name)
+    signed = units.edited(facts.unit_texts.get(str(paths.unit(which.name)), "")) is not None
     if seen is None:
         return State.CREATE, "it has no unit"
     if container is None or container.state != "running" or unit is None or unit.active != "active":
+        if which.name in facts.parked and unit is not None and unit.active in ("inactive", "failed"):
+            return State.START, f"parked by the watchdog: {facts.parked[which.name].reason}"
         return (
             State.START,
             f"unit {unit.active if unit else 'unknown'}, container {container.state if container else 'absent'}",
@@ -97,10 +111,9 @@ def _state(
     if new_image or (facts.image is not None and container.image_id != facts.image.id):
         return State.RECREATE, "it runs another image"
     if write_unit:
-        return State.RECREATE, "its unit was changed by hand or by a newer fleetctl"
+        other = "its unit was written by another fleetctl"
+        return State.RECREATE, other if signed else f"{other} or changed by hand"
     health = facts.health.get(which.index)
-    if unit.enabled != "enabled":
-        return State.START, f"its unit is {unit.enabled}"
     if (health is None or not health.http) and _young(fleet, container, facts):
         return State.LOADING, "it is still loading"
     if health is None or health.http != 200:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
 
 from fleetctl.balancer import peers as peers_file
 from fleetctl.balancer.peers import Peer, PeersError
@@ -23,7 +21,7 @@ from fleetctl.fleet.secrets import Secret
 from fleetctl.observe.facts import live_table, parse_json
 from fleetctl.observe.observe import balancer as balancer_state
 from fleetctl.plan.jobs import Jobs
-from fleetctl.plan.meter import Progress
+from fleetctl.plan.meter import HEARTBEAT, Progress
 from fleetctl.plan.operation import (
     ApiKey,
     Copy,
@@ -35,7 +33,9 @@ from fleetctl.plan.operation import (
     OutputOf,
     Plan,
     Run,
+    Status,
     Stdin,
+    StepResult,
     Verdict,
     Wait,
 )
@@ -43,25 +43,8 @@ from fleetctl.plan.transfers import Transfers
 from fleetctl.remote.connection import Result
 from fleetctl.remote.fanout import Connections
 
-HEARTBEAT = 5.0
 LOADED_SECONDS = 15.0  # the workers re-read the peers within one
 SWAPPED_MEANWHILE = 76
-
-
-class Status(str, Enum):
-    DONE = "done"
-    FAILED = "failed"
-    NOT_REACHED = "not reached"
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What became of one operation. `seconds` it took."""
-
-    operation: Operation
-    status: Status
-    seconds: float
-    error: FleetctlError | None = None
 
 
 class Stop(Exception):

@@ -5,32 +5,62 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleetctl.commands import paths
-from fleetctl.plan import build, checks, instances, rotation, steps
+from fleetctl.plan import build, checks, instances, own_steps, removal, rotation, steps
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
-from fleetctl.plan.playbook import Playbook, Stage
+from fleetctl.plan.playbook import Playbook, RunStep, Stage
 
 
 def expand(playbook: Playbook, context: Context, command: str) -> Plan:
     """The operations that bring the command's machines to the desired state, none when they are there."""
-    stages: list[Node] = []
+    started = context
+    said = (*_notes_of(playbook, context), *playbook.left_out)
+    groups: list[tuple[Stage, Group, Context, Context]] = []
     for stage in playbook.stages:
-        group, context = _stage(stage, context)
-        stages.append(group)
-    root = sequence(playbook.name, *stages)
-    work = [op for op in root.operations() if op.step not in ("release", "record")]
-    if not work and (context.settled or context.release is None):
-        root = sequence(playbook.name)
-    return Plan(command, context.fleet.name, root, notes=_notes(context))
+        before = context
+        group, context = _stage(stage, context, command)
+        groups.append((stage, group, before, context))
+    own = {one.name for stage in playbook.stages for one in stage.steps if isinstance(one, RunStep)}
+    idle = {"release", "record", *own}
+    work = any(op.step not in idle for _, group, _, _ in groups for op in group.operations())
+    if not work and (started.release is None or started.settled):
+        return Plan(command, started.fleet.name, sequence(playbook.name), notes=said)
+    root = sequence(playbook.name, *(node for one in groups for node in _with_hooks(*one, command)))
+    return Plan(command, started.fleet.name, root, notes=said)
 
 
-def _stage(stage: Stage, context: Context) -> tuple[Group, Context]:
+def _with_hooks(stage: Stage, group: Group, before: Context, after: Context, command: str) -> tuple[Node, ...]:
+    """A stage that has nothing to do has no hooks either; of one that is all the user's own, the steps are its work."""
+    if not group:
+        return ()
+    return (
+        own_steps.hooks(stage.before, before, stage.name, "before", command),
+        group,
+        own_steps.hooks(stage.after, after, stage.name, "after", command),
+    )
+
+
+def _stage(stage: Stage, context: Context, command: str) -> tuple[Group, Context]:
     machines: list[Node] = []
+    kinds = [step for step in stage.steps if isinstance(step, str)]
     for machine in _order(stage, context):
-        machines.append(sequence(str(machine), *(steps.STEPS[step](context, machine) for step in stage.steps)))
-        if "join" in stage.steps:
+        parts: list[Node] = [
+            steps.STEPS[step](context, machine)
+            if isinstance(step, str)
+            else own_steps.step(step, context, stage.name, machine, command)
+            for step in stage.steps
+            if isinstance(step, str) or own_steps.place(step, context, machine) in context.facts
+        ]
+        # The user's own steps go with the work that they stand beside.
+        if not kinds or any(isinstance(part, Group) and part for part in parts):
+            machines.append(sequence(str(machine), *parts))
+        if "join" in kinds:
             context = _joined(context, machine)
+        if "orphans" in kinds:
+            context = removal.after_orphans(context, machine)
+        if "leave" in kinds:
+            context = removal.after_leave(context, machine)
     group = Group(stage.name, sequence(stage.name, *machines).children, parallel=stage.parallel)
     return group, context
 
@@ -47,6 +77,10 @@ def _joined(context: Context, machine: int) -> Context:
     after = replace(context, peers=rotation.after_join(context, machine))
     object.__setattr__(after, "comparisons", context.comparisons)
     return after
+
+
+def _notes_of(playbook: Playbook, context: Context) -> tuple[str, ...]:
+    return removal.notes(context) if playbook.name == removal.PLAYBOOK else _notes(context)
 
 
 def _notes(context: Context) -> tuple[str, ...]:

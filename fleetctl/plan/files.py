@@ -6,10 +6,12 @@ import json
 from dataclasses import replace
 
 from fleetctl.commands import paths
+from fleetctl.commands import units as unit_texts
 from fleetctl.commands.script import Script
-from fleetctl.plan.build import comparisons_on, op, unit_active, write
+from fleetctl.plan.build import comparisons_on, enable, op, unit_active, write
 from fleetctl.plan.context import Context
-from fleetctl.plan.operation import ApiKey, Group, Run, sequence
+from fleetctl.plan.desired import Comparison, sha256
+from fleetctl.plan.operation import ApiKey, Group, Operation, Run, sequence
 
 
 def release(context: Context, machine: int) -> Group:
@@ -50,20 +52,66 @@ def key(context: Context, machine: int) -> Group:
 
 
 def units(context: Context, machine: int) -> Group:
-    """Unit files and the folders that containers mount; daemon-reload when a file changed."""
-    fleet = context.fleet
-    changed = [c for c in comparisons_on(context, machine) if c.write_unit]
-    if not changed:
-        return sequence("units")
+    """Unit files, the folders that containers mount, the watchdog; daemon-reload when a file of systemd changed."""
+    fleet, comparisons = context.fleet, comparisons_on(context, machine)
+    changed = [c for c in comparisons if c.write_unit]
+    watchdog, rearm = _watchdog(context, machine)
     caches = tuple(paths.cache(fleet, c.desired.instance) for c in changed)
+    folders = Run(Script("make_folders", caches, fleet.name))
+    by_hand = [_save(context, c) for c in comparisons if c.by_hand is not None]
+    texts = [_write_unit(context, c) for c in changed]
+    reload = op("units", machine, "daemon-reload", Run(Script("daemon_reload", (), fleet.name)))
     return sequence(
         "units",
-        op(
-            "units",
-            machine,
-            f"make cache folders of {len(changed)} instances",
-            Run(Script("make_folders", caches, fleet.name)),
-        ),
-        *(write(context, "units", machine, paths.unit(c.desired.instance.name), c.desired.unit_text) for c in changed),
-        op("units", machine, "daemon-reload", Run(Script("daemon_reload", (), fleet.name))),
+        op("units", machine, f"make cache folders of {len(changed)} instances", folders) if changed else None,
+        *by_hand,
+        *texts,
+        *watchdog,
+        reload if by_hand or texts or any(not w.summary.endswith(".sh") for w in watchdog) else None,
+        rearm,
+        *(enable(context, "units", c.desired.instance) for c in comparisons if c.enable),
     )
+
+
+def _write_unit(context: Context, comparison: Comparison) -> Operation:
+    which = comparison.desired.instance
+    return write(context, "units", which.machine, paths.unit(which.name), comparison.desired.unit_text)
+
+
+def _save(context: Context, comparison: Comparison) -> Operation:
+    """What a person made of a unit is kept for that person."""
+    which, folder = comparison.desired.instance, paths.saved(context.fleet, context.stamp)
+    unit = f"{which.name}.service"
+    run = Run(Script("unit_by_hand", (folder, unit), context.fleet.name))
+    return op("units", which.machine, f"save {unit} in {folder}: {comparison.by_hand}", run, which.id)
+
+
+def _watchdog(context: Context, machine: int) -> tuple[list[Operation], Operation | None]:
+    """Its files where they differ, and the start of its timer; or their removal where none is wanted."""
+    fleet, facts = context.fleet, context.facts[machine]
+    name = paths.watchdog_unit(fleet)
+    wanted = unit_texts.watchdog(fleet, machine)
+    if not wanted:
+        return [], _no_watchdog(context, machine)
+    writes = [
+        write(context, "units", machine, path, text)
+        for path, text in wanted.items()
+        if facts.files.get(path) != sha256(text)
+    ]
+    timer = facts.units.get(f"{name}.timer")
+    runs = timer is not None and timer.active == "active" and timer.enabled == "enabled"
+    if runs and not any(path.summary.endswith(".timer") for path in writes):
+        return writes, None
+    arm = Run(Script("unit_restart", (f"{name}.timer",), fleet.name))
+    return writes, op("units", machine, f"start {name}.timer", arm)
+
+
+def _no_watchdog(context: Context, machine: int) -> Operation | None:
+    """Its removal, where it is."""
+    fleet, facts = context.fleet, context.facts[machine]
+    name, files = paths.watchdog_unit(fleet), paths.watchdog_files(fleet)
+    timer = facts.units.get(f"{name}.timer")
+    if (timer is None or timer.active == "absent") and not any(str(path) in facts.files for path in files):
+        return None
+    remove = Run(Script("remove_watchdog", (name, paths.watchdog(fleet)), fleet.name))
+    return op("units", machine, "stop, disable and remove the watchdog", remove)

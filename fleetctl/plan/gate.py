@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fleetctl.balancer.peers import Peer
 from fleetctl.fleet.fleet import Instance
 from fleetctl.observe.facts import parse_json
 from fleetctl.observe.npu_smi import parse_info
@@ -115,7 +116,7 @@ def devices_free(instance: Instance) -> Callable[[str], Judgement]:
     return judge
 
 
-def drained(instance: Instance) -> Callable[[str], Judgement]:
+def drained(instance: Instance | Peer) -> Callable[[str], Judgement]:
     """Judge the balancer's state document: nothing in flight on the instance."""
 
     def judge(text: str) -> Judgement:

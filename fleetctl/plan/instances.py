@@ -48,6 +48,7 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
     unit = f"{which.name}.service"
     wait_free = Wait(Script("npu_info"), gate.devices_free(which), 120, 20)
     verb = "restart" if replace_it else "start"
+    marks = paths.stopped(fleet, which), paths.parked(fleet, which)
     reason = f" ({comparison.reason})" if comparison.reason else ""
     if comparison.state is State.LOADING:
         return sequence(which.id, gate_operation(context, "gate", which))
@@ -68,7 +69,7 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
             step,
             which.machine,
             f"{verb} {unit}{reason if not replace_it else ''}",
-            Run(Script("unit_start", (unit, paths.stopped(fleet, which)), fleet.name), timeout=HELD),
+            Run(Script("unit_start", (unit, *marks), fleet.name), timeout=HELD),
             which.id,
         ),
         gate_operation(context, "gate", which),

@@ -14,7 +14,7 @@ from fleetctl.plan.meter import Meter, Progress
 from fleetctl.plan.operation import Job, Operation
 from fleetctl.remote.connection import Result
 
-POLL = 0.4  # seconds between two looks
+POLL, SOON = 1.0, 0.2  # seconds between two looks: in the middle, and where the end may be near
 OUT_OF_SIGHT = 180.0  # seconds a machine may be unreachable while its job goes on: it may be rebooting
 STARTS = 4  # a reboot ends a job; what it had brought stays, so it is started again
 Call = Callable[[int, Script, float, bytes], Result]
@@ -136,7 +136,14 @@ class Jobs:
             self._tell(operation, meter.progress(total, now.words or f"{seen - started:.0f} s"))
             if watch is not None:
                 watch(meter, total)
-            time.sleep(POLL)
+            time.sleep(_pause(meter, total))
+
+
+def _pause(meter: Meter, total: int) -> float:
+    """Seconds until the next look: each costs the machine some 20 ms, and only the end has to be seen at once."""
+    left = meter.progress(total).left
+    near = meter.seconds < 2 or not total or (left is not None and left < 3)
+    return SOON if near else POLL
 
 
 class JobGone(Exception):

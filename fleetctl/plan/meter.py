@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+HEARTBEAT = 5.0  # seconds between two lines that say what is waited for
 WINDOW = 15.0  # seconds that the rate is taken over
 
 

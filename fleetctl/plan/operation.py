@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from fleetctl.balancer.peers import Peer
 from fleetctl.commands.script import Script
+from fleetctl.errors import FleetctlError
 
 STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{6}Z")  # of the folder that things are saved in: not what would run
 
@@ -156,6 +157,22 @@ class Operation:
                 return str(job.script)
             case EditPeers(path=path):
                 return f"edit {path}"
+
+
+class Status(str, Enum):
+    DONE = "done"
+    FAILED = "failed"
+    NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of one operation. `seconds` it took."""
+
+    operation: Operation
+    status: Status
+    seconds: float
+    error: FleetctlError | None = None
 
 
 @dataclass(frozen=True)

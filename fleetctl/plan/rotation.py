@@ -108,12 +108,14 @@ def verify(context: Context, machine: int) -> Group:
     half_done = context.current is not None and not context.settled
     if table == context.peers and context.facts[context.balancer].balancer is not None and not half_done:
         return sequence("verify")
-    up = [peer.address for peer in table if peer.state is PeerState.UP]
+    # What the inventory no longer lists need not answer: it leaves next.
+    known = {instance.id for instance in context.fleet.instances}
+    up = [peer.address for peer in table if peer.state is PeerState.UP and peer.id in known]
     if context.plain:
         # nginx's own hash is not computed here: enough sessions that each backend is hit, but for one in a million.
         sessions, judge = [f"verify-{n}" for n in range(30 * len(up))], gate.all_hit(set(up))
     else:
-        homes = sessions_for(context, table)
+        homes = {key: home for key, home in sessions_for(context, table).items() if home in up}
         sessions, judge = list(homes), gate.answered_by(list(homes.values()))
     script = Script("balancer_verify", (context.listen_url, paths.api_key(context.fleet), *sessions))
     summary = f"{len(up)} backends answer{'' if context.plain else ' as computed'}"

@@ -21,20 +21,20 @@ from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, FleetctlError, LockedError, UnreachableError
 from fleetctl.fleet.fleet import Fleet, Overrides
-from fleetctl.fleet.lint import Finding
 from fleetctl.fleet.secrets import Secret, resolve
 from fleetctl.observe import observe
 from fleetctl.observe.facts import Facts, live_table
 from fleetctl.plan import checks, release
 from fleetctl.plan.context import Context
-from fleetctl.plan.executor import Executor, StepResult
 from fleetctl.plan.meter import Progress
-from fleetctl.plan.operation import Operation, Plan
+from fleetctl.plan.operation import Operation, Plan, StepResult
 from fleetctl.plan.release import Release
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.fanout import Connections, aside
 
 if TYPE_CHECKING:
+    from fleetctl.fleet.lint import Finding
+    from fleetctl.plan.executor import Executor
     from fleetctl.plan.lock import FleetLock
 
 PROBE_SECONDS = 90.0
@@ -253,13 +253,15 @@ class Session:
     def execute(self, plan: Plan, new: Release | None = None) -> list[StepResult]:
         """Do it, with a line before and after in the audit log of each machine it touches. `new`: what it rolls out."""
         from fleetctl.plan import audit
+        from fleetctl.plan.executor import Executor
 
-        run, taken_from = audit.new_run(), None
+        run, taken_from, again = audit.new_run(), None, self.executor is not None
         self.executor = Executor(self.fleet.name, self.connections, lambda: self.key, self.say, self.progress)
         if self.lock is not None:
             self.lock.wait()
             self.executor.guard = self.lock.check
-            run, taken_from = self.lock.run, self.lock.taken_from
+            # The second plan of a command, such as the rollback of what failed, is an entry of its own.
+            run, taken_from = (run if again else self.lock.run), self.lock.taken_from
         trail = audit.Trail(self.connections, paths.audit(self.fleet), run, self.say)
         try:
             trail.begin(plan, who(), now(), release=new, taken_from=str(taken_from) if taken_from else None)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetctl.balancer.peers import Peer, PeerState
-from fleetctl.commands import docker
 from fleetctl.errors import FleetctlError
 from fleetctl.fleet.fleet import Fleet, Instance
-from fleetctl.observe.facts import Facts
+from fleetctl.observe.facts import Facts, Stopped
+from fleetctl.plan import drift
 
 BAD = ("failed", "parked", "down", "unhealthy", "unreachable")
 SERVING = "serving"
@@ -36,7 +36,7 @@ def document(
     return {
         "schema": 1,
         "fleet": fleet.name,
-        "verdict": verdict(machines, up or 0, bool(facts)),
+        "verdict": verdict(machines, up or 0, bool(facts), strange=drift.table(fleet, peers) is not None),
         "release": current,
         "machines": machines,
         "balancer": {
@@ -47,14 +47,15 @@ def document(
             "up": up,
             "config": live.config if live else None,
             "peers": live.version if live else None,
+            "drift_reason": drift.table(fleet, peers),
         },
     }
 
 
-def verdict(machines: list[dict[str, Any]], up: int, anybody: bool) -> str:
+def verdict(machines: list[dict[str, Any]], up: int, anybody: bool, *, strange: bool = False) -> str:
     """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen.
 
-    `up`: backends that the running balancer sends to.
+    `up`: backends that the running balancer sends to; `strange`: its table has others than the inventory.
     """
     if not anybody:
         return "unknown"
@@ -62,8 +63,8 @@ def verdict(machines: list[dict[str, Any]], up: int, anybody: bool) -> str:
     states = {instance["state"] for instance in instances}
     if not up or any(state in BAD for state in states):
         return "critical"
-    odd = any(i["drift"] or i["balancer"] != "up" for i in instances)
-    return "warn" if states != {SERVING} or odd else "ok"
+    odd = any(i["drift"] or i["doubtful"] or i["balancer"] != "up" for i in instances)
+    return "warn" if states != {SERVING} or odd or strange else "ok"
 
 
 def _unit(facts: Facts | None, name: str) -> dict[str, Any] | None:
@@ -106,7 +107,7 @@ def _instance(
     in_table = IN_TABLE[peer.state] if peer else "absent"
     if in_table == "up" and seen not in WELL:
         in_table = "down"
-    stopped = facts.stopped.get(which.name) if facts else None
+    reason = drift.drift(fleet, which, facts) if facts else None
     spec = container.label("spec") if container else None
     tokens = container.label("tokens") if container else None
     return {
@@ -126,16 +127,17 @@ def _instance(
         "held": peer.state is PeerState.HELD if peer else None,
         "mtp": int(tokens) if tokens and tokens.isdigit() else None,
         "spec": spec,
-        "drift": _drift(fleet, which, facts, spec) if facts else None,
-        "stopped": {"who": stopped.who, "when": stopped.when, "reason": stopped.reason} if stopped else None,
+        "drift": None if facts is None or (container is None and reason is None) else reason is not None,
+        "drift_reason": reason,
+        "stopped": _mark(facts.stopped if facts else {}, which),
+        "parked": _mark(facts.parked if facts else {}, which),
+        "doubtful": _mark(facts.doubtful if facts and fleet.inventory.watchdog.enabled else {}, which),
     }
 
 
-def _drift(fleet: Fleet, which: Instance, facts: Facts, spec: str | None) -> bool | None:
-    """The running container is not what the desired state asks for; None where nothing runs."""
-    if spec is None:
-        return None
-    return spec != docker.spec(docker.run_arguments(fleet, which, facts.topology))
+def _mark(marks: Mapping[str, Stopped], which: Instance) -> dict[str, str] | None:
+    mark = marks.get(which.name)
+    return {"who": mark.who, "when": mark.when, "reason": mark.reason} if mark else None
 
 
 def _state(which: Instance, facts: Facts | None, in_table: str) -> str:
@@ -146,6 +148,8 @@ def _state(which: Instance, facts: Facts | None, in_table: str) -> str:
         return "stopped"
     if unit is None or unit.active == "absent":
         return "absent"
+    if which.name in facts.parked and unit.active in ("inactive", "failed"):
+        return "parked"
     if unit.active == "failed":
         return "parked" if unit.result == "start-limit-hit" or unit.restarts >= 4 else "failed"
     if unit.active != "active" or facts.container(which.name) is None:
@@ -169,6 +173,8 @@ def problems(document: Mapping[str, Any]) -> list[str]:
         found += [_job_problem(machine["id"], name, job) for name, job in machine["jobs"].items()]
     if document["balancer"]["backends"] is None:
         found.append(f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error")
+    if document["balancer"]["drift_reason"] is not None:
+        found.append(f"balancer: {document['balancer']['drift_reason']}: fleetctl rollout puts it right")
     release = document["release"]
     if release and release.get("back_to") is not None:
         found.append(
@@ -188,11 +194,24 @@ def _job_problem(machine: int, name: str, job: Mapping[str, Any]) -> str:
 
 
 def _instance_problem(one: Mapping[str, Any]) -> list[str]:
+    """What it does wrong, and besides that what was changed by hand."""
+    found = _state_problem(one)
+    if one["drift"]:
+        found.append(f"{one['id']}: {one['drift_reason']}: fleetctl rollout puts it right")
+    if one["doubtful"] is not None and one["state"] == SERVING:
+        found.append(f"{one['id']}: {one['doubtful']['reason']}: fleetctl restart {one['id']}")
+    return found
+
+
+def _state_problem(one: Mapping[str, Any]) -> list[str]:
     name, state = one["id"], one["state"]
     if state == "stopped":
         note = one["stopped"]
         why = f" ({note['reason']})" if note["reason"] else ""
         return [f"{name} stopped on purpose by {note['who']}{why}: fleetctl start {name}"]
+    if state == "parked" and one["parked"] is not None:
+        why = one["parked"]["reason"]
+        return [f"{name} was parked by the watchdog ({why}): fleetctl logs {name}; fleetctl start {name}"]
     if state == "parked":
         return [f"{name} is parked after too many starts: fleetctl logs {name}; fleetctl start {name}"]
     if state in BAD:
@@ -203,11 +222,10 @@ def _instance_problem(one: Mapping[str, Any]) -> list[str]:
     if state in ("loading", "restarting"):
         return [f"{name} is {state}: fleetctl logs {name} -f"]
     if state == "absent":
-        return [f"{name} has no unit: fleetctl add-machine {name.split('/')[0]}"]
+        gone = f"fleetctl add-machine {name.split('/')[0]}, or delete it from the inventory"
+        return [f"{name} has no unit: {gone}"]
     if one["balancer"] == "down" and one["seen"] not in WELL:
         return [f"{name} serves, and the balancer finds it {one['seen']}: fleetctl logs balancer --error"]
     if one["balancer"] != "up":
         return [f"{name} serves and is not in rotation: fleetctl rollout"]
-    if one["drift"]:
-        return [f"{name} does not run the desired state: fleetctl plan; fleetctl rollout"]
     return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleetctl.plan import balancer_steps, cleaning, copies, files, instances, rotation, tidy
+from fleetctl.plan import balancer_steps, cleaning, copies, files, instances, removal, rotation, tidy
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Group
 
@@ -28,6 +28,12 @@ STEPS: dict[str, Step] = {
     "roll": instances.roll,
     "join": rotation.join,
     "verify": rotation.verify,
+    "orphans": removal.orphans,
     "record": files.record,
     "tidy": tidy.tidy,
+    "drain": removal.drain,
+    "leave": removal.leave,
+    "dismiss": removal.dismiss,
+    "purge": removal.purge,
+    "forget": removal.forget,
 }

@@ -122,6 +122,7 @@ class Transfers:
         try:
             self._let_in(source, way, public)
             words = self._jobs.run(operation, copy.job, self._watch(copy, source, refused, receiver))
+            self._have(operation, copy, words)  # before the key is revoked: somebody may wait for it
         except _Replace:
             self._jobs.stop(receiver, copy.job.unit)
             raise

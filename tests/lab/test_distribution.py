@@ -95,6 +95,7 @@ def again(lab: Lab) -> str:
     return done.out + done.err
 
 
+@pytest.mark.matrix
 def test_a_copy_is_planned_told_and_verified(fresh: Lab) -> None:
     words = ended(copying(fresh))
     identical(fresh, 67)
@@ -133,6 +134,7 @@ def test_a_killed_command_leaves_the_copy_running_and_the_next_one_follows_it(fr
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_ctrl_c_without_a_terminal_leaves_the_copy_running(fresh: Lab) -> None:
     process = copying(fresh)
     assert 0.05 < wait_arrived(fresh, 0.1) < 0.95
@@ -144,6 +146,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_copy_running(fresh: Lab) -> None:
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_two_commands_at_once_copy_once(fresh: Lab) -> None:
     starts = f"journalctl -u {UNIT} --no-pager -o cat | grep -c Started || true"
     before = int(fresh.on(67, starts))
@@ -181,6 +184,7 @@ def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(fresh: Lab
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_the_source_reboots(fresh: Lab) -> None:
     process = copying(fresh)
     assert 0.05 < wait_arrived(fresh, 0.2) < 0.95
@@ -198,6 +202,7 @@ def test_the_receiver_reboots(fresh: Lab) -> None:
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_the_connection_is_cut_twenty_times(fresh: Lab) -> None:
     process = copying(fresh)
     last, cuts = 0.0, 0
@@ -211,6 +216,7 @@ def test_the_connection_is_cut_twenty_times(fresh: Lab) -> None:
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_a_spoilt_byte_on_the_receiver_is_put_right(fresh: Lab) -> None:
     process = copying(fresh)
     assert 0.05 < wait_arrived(fresh, 0.3) < 0.95
@@ -220,6 +226,7 @@ def test_a_spoilt_byte_on_the_receiver_is_put_right(fresh: Lab) -> None:
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_files_of_any_name_and_linked_shards(fresh: Lab) -> None:
     blobs = "/data/blobs"
     odd = f"{MODEL}/odd"
@@ -239,6 +246,7 @@ def test_files_of_any_name_and_linked_shards(fresh: Lab) -> None:
         fresh.on(69, f"rm -rf {odd} {blobs}")
 
 
+@pytest.mark.matrix
 def test_a_slow_source_is_replaced_by_one_that_has_it(fresh: Lab) -> None:
     fresh.run("lab", "fault", "slow", "69", "off")
     fresh.run("rollout", "--machines", "68", "--yes")
@@ -259,6 +267,7 @@ def test_a_slow_source_is_replaced_by_one_that_has_it(fresh: Lab) -> None:
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_the_model_on_the_receiver_is_used_as_it_stands_after_a_move(fresh: Lab, tmp_path: Path) -> None:
     """Files that are there already, from wherever, are linked and not fetched."""
     fresh.run("lab", "fault", "slow", "69", "off")

@@ -64,10 +64,12 @@ def test_every_step_of_every_playbook_is_killed_somewhere_below() -> None:
         for name in ("add-machine", "rollout")
         for stage in playbook.load(name, set(STEPS)).stages
         for s in stage.steps
+        if isinstance(s, str)
     }
     # `make-room` is `clean` done earlier, with the same operations. `pull` needs a registry, and a lab has none: it is
     # a job like `image`, and what its failure leaves is tested in test_bad_input.py.
-    elsewhere = {"make-room", "pull"}
+    # What takes machines out is run in test_removal.py.
+    elsewhere = {"make-room", "pull", "orphans", "drain", "leave", "dismiss", "purge", "forget"}
     assert steps - elsewhere - set(RUNS) == set()
     assert set(STEPS) - elsewhere - set(RUNS) == set()
 

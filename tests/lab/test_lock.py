@@ -144,6 +144,7 @@ def test_the_second_of_two_terminals_is_refused_at_once_and_told_whose_it_is(loc
     assert holder(locks) is None
 
 
+@pytest.mark.matrix
 def test_with_wait_lock_the_second_goes_on_when_the_first_is_done(locks: Lab) -> None:
     busy(locks, True)
     first = begin(locks, "restart", "67/0", "--yes")
@@ -158,6 +159,7 @@ def test_with_wait_lock_the_second_goes_on_when_the_first_is_done(locks: Lab) ->
     assert [(one["command"], one["outcome"]) for one in last] == [("restart 67/0", "done"), ("drain 67/1", "done")]
 
 
+@pytest.mark.matrix
 def test_patience_that_ends_is_exit_3(locks: Lab) -> None:
     busy(locks, True)
     first = begin(locks, "restart", "67/0", "--yes")
@@ -177,6 +179,7 @@ def test_let_go_by_a_command_that_is_ended_in_an_operation(locks: Lab, number: s
     assert newest(locks)["outcome"] == "interrupted"
 
 
+@pytest.mark.matrix
 def test_let_go_while_the_machines_are_still_looked_at(locks: Lab) -> None:
     busy(locks, True)
     process = begin(locks, "restart", "67/0", "--yes")
@@ -186,6 +189,7 @@ def test_let_go_while_the_machines_are_still_looked_at(locks: Lab) -> None:
     assert holder(locks) is None
 
 
+@pytest.mark.matrix
 def test_let_go_by_a_command_that_fails(locks: Lab) -> None:
     real = "/usr/bin/systemctl"
     stub = "#!/bin/sh\\nif [ $1 = stop ]; then echo not today >&2; exit 1; fi\\nexec systemctl.real $*\\n"
@@ -211,6 +215,7 @@ def test_a_killed_command_of_this_computer_is_taken_over_at_once(locks: Lab) -> 
     assert locks.run("history", "-n", "2", "-o", "json").json["commands"][0]["outcome"] == "cut short"
 
 
+@pytest.mark.matrix
 def test_a_killed_command_of_another_computer_is_taken_over_when_its_heartbeat_is_gone(locks: Lab) -> None:
     process = begin(locks, "restart", "67/0", "--now", "--yes")
     until_said(process, "gate: wait until it answers")
@@ -237,6 +242,7 @@ def test_who_loses_the_lock_to_a_break_stops_before_the_next_operation(locks: La
     assert {one["command"] for one in listed} == {"restart 67/0 67/1", "lock break"}
 
 
+@pytest.mark.matrix
 def test_without_yes_or_terminal_nothing_is_broken(locks: Lab) -> None:
     assert "nobody holds" in locks.run("lock", "break").out
     busy(locks, True)
@@ -261,6 +267,7 @@ def test_every_machine_that_was_touched_has_the_lines(locks: Lab) -> None:
     assert "add-machine 69 67" in table
 
 
+@pytest.mark.matrix
 def test_a_lost_balancer_moves_the_lock_and_one_that_answers_is_not_lost(locks: Lab) -> None:
     assert "answers" in locks.run("restart", "67/0", "--yes", "--balancer-lost", code=2).err
     locks.run("lab", "fault", "poweroff", "69")

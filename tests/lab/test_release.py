@@ -63,6 +63,7 @@ def test_an_image_that_does_not_start_is_rolled_back_by_itself(served: Lab) -> N
     assert [one["outcome"] for one in history[-2:]] == ["failed", "done"]
 
 
+@pytest.mark.matrix
 def test_a_failed_rollout_without_it_says_how_to_go_back(served: Lab) -> None:
     served.run("rollout", "--forward", "--image", BAD, "--yes", code=1)
     status = served.run("status", code=None)
@@ -72,6 +73,7 @@ def test_a_failed_rollout_without_it_says_how_to_go_back(served: Lab) -> None:
     assert served.status()["balancer"]["up"] == 8
 
 
+@pytest.mark.matrix
 def test_a_plan_that_reality_has_overtaken_is_refused(served: Lab) -> None:
     shown = served.run("plan", "rollout", "--mtp", "3", "-o", "json").json["plan"]
     served.run("stop", "67/3", "--yes")
@@ -85,5 +87,10 @@ def test_a_plan_that_reality_has_overtaken_is_refused(served: Lab) -> None:
 
 def test_a_machine_that_joins_gets_the_release_in_force(served: Lab) -> None:
     served.run("rollout", "--forward", "--mtp", "5", "--machines", "69", "--yes")
+    served.on(
+        67,
+        "cd /etc/systemd/system; for u in qwen38*; do systemctl disable --now $u; rm $u; done; systemctl daemon-reload",
+    )
+    served.on(67, "rm -rf /var/lib/fleetctl/release /etc/fleetctl/release")
     served.run("add-machine", "67", "--yes")
     assert tokens(served) == {5}

@@ -15,7 +15,15 @@ import pytest
 from fleetctl.commands.script import Script, body
 from fleetctl.lab import model as lab_model
 
-NAMES = ["config.json", "a b.bin", "单引号'和\"双.bin", "new\nline.bin", "back\\slash\\n.bin", "sub dir/深.bin", "[1]*.bin"]
+NAMES = [
+    "config.json",
+    "a b.bin",
+    "单引号'和\"双.bin",
+    "new\nline.bin",
+    "back\\slash\\n.bin",
+    "sub dir/深.bin",
+    "[1]*.bin",
+]
 
 
 @dataclass

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from fleetctl.commands import paths, units
 from fleetctl.commands.docker import Topology
@@ -15,10 +14,6 @@ from fleetctl.fleet.load import load
 from fleetctl.observe.facts import Container, Disk, Facts, Health, Image, ModelState, Unit
 from fleetctl.observe.npu_smi import Npu, NpuProcess, NpuReport
 from fleetctl.plan.desired import sha256
-
-# Seconds are the benchmarks' business: a busy box must not fail a property.
-settings.register_profile("fleetctl", deadline=None)
-settings.load_profile("fleetctl")
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-unit-test-0123456789"
@@ -74,11 +69,19 @@ def serving(fleet: Fleet, machine: int) -> Facts:
         for i in instances
     )
     active = Unit("active", "running", "enabled", "success", 0, "/etc/systemd/system/x.service")
+    watchdog = units.watchdog(fleet, machine)
+    timer = Unit("active", "waiting", "enabled", "success", 0, "")
     files = {str(paths.unit(name)): sha256(text) for name, (text, _) in texts.items()}
     files[str(paths.api_key(fleet))] = sha256(KEY)
+    files |= {path: sha256(text) for path, text in watchdog.items()}
     return replace(
         base,
-        units={**base.units, **{i.name: active for i in instances}},
+        units={
+            **base.units,
+            **{i.name: active for i in instances},
+            **({f"{paths.watchdog_unit(fleet)}.timer": timer} if watchdog else {}),
+        },
+        unit_texts={str(paths.unit(name)): text for name, (text, _) in texts.items()},
         containers=containers,
         image=IMAGE,
         files=files,

@@ -9,9 +9,11 @@ work=$(mktemp -d /run/fleetctl/model.XXXXXX)
 pids=
 finish() {
 	for pid in $pids; do kill "$pid" 2>/dev/null || true; done
-	ssh -F "$folder/config" -o ConnectTimeout=3 source forget 2>/dev/null || true
+	if [ -n "$forgetting" ]; then wait "$forgetting" || true; else forget; fi
 	rm -rf "$folder" "$work"
 }
+forgetting=
+forget() { ssh -F "$folder/config" -o ConnectTimeout=3 source forget </dev/null >/dev/null 2>&1 || true; }
 trap finish EXIT
 trap 'exit 1' TERM INT HUP
 versions="$(dirname "$model")/.$(basename "$model").fleetctl"
@@ -83,10 +85,12 @@ fetch() { # one round: what is missing or short, over all streams, the longest f
 		running="$running $!"
 	done
 	pids="$running $teller"
+	turn=0
 	for pid in $running; do
 		while kill -0 "$pid" 2>/dev/null; do
-			check_arrived
-			sleep 0.5
+			if [ $((turn % 20)) -eq 0 ]; then check_arrived; fi
+			turn=$((turn + 1))
+			sleep 0.1
 		done
 		wait "$pid" || true
 	done
@@ -102,6 +106,9 @@ files_here | awk 'FILENAME == ARGV[1] { path = $0; sub(/^[^ ]+ /, "", path); siz
 	"$work/sizes" - | unescaped | xargs -0 -r rm -f --
 { while sleep 1; do echo "bytes $(arrived_bytes) $total copying"; done; } &
 teller=$!
+# What has arrived goes to the disk meanwhile, so that the last file does not wait for gigabytes before it.
+{ while sleep 2; do find . -type f -exec sync -d {} + 2>/dev/null || true; done; } &
+teller="$teller $!"
 pids=$teller
 for version in "$model" "$versions"/*; do
 	if [ -d "$version" ] && [ "$version" != "$partial" ]; then link_from "$version"; fi
@@ -155,6 +162,8 @@ while known && [ -s "$work/wanted" ]; do
 		esac
 	done
 done
+forget & # nothing more is asked of the source
+forgetting=$!
 find . -type d -empty -delete
 sync -f .
 name=$(sha256sum <"$manifest" | cut -c 1-16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,26 @@ def test_nothing_is_unknown_and_not_free() -> None:
     assert facts.npu is None
     assert facts.listeners is None
     assert facts.health == {}
+
+
+def test_unit_files_are_exact_to_the_last_byte_whatever_is_in_them(tmp_path: Path) -> None:
+    texts = {"a": "[Unit]\nX=1\n", "b": "no end of line", "c": "", "d": "two\n\n", "e": "\n==> x <==\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in (*texts, "missing")]
+    printed = subprocess.run(
+        ["tail", "-v", "-n", "+1", "--", *files, "/dev/null"], capture_output=True, text=True, check=False
+    ).stdout
+    found = observe.parse(67, f"@@fleetctl unit-files\n{printed}\n@@fleetctl units\n")
+    assert found.unit_texts == {str(tmp_path / name): text for name, text in texts.items()}
+    assert found.files[str(tmp_path / "a")] == hashlib.sha256(texts["a"].encode()).hexdigest()
+
+
+def test_marks_are_told_apart_by_who_left_them_and_drop_ins_are_seen() -> None:
+    note = '{"who":"watchdog","when":"2026-08-29T12:00:00Z","reason":"it hung"}'
+    marks = f"stopped/a\t{{}}\nparked/b\t{note}\ndoubtful/c\t{note}\n"
+    units = "Id=a.service\nActiveState=active\nDropInPaths=/etc/x.conf /etc/y.conf\n"
+    found = observe.parse(67, f"@@fleetctl marks\n{marks}\n@@fleetctl units\n{units}\n")
+    assert (list(found.stopped), list(found.parked), list(found.doubtful)) == (["a"], ["b"], ["c"])
+    assert found.parked["b"].reason == "it hung"
+    assert found.units["a"].dropins == ("/etc/x.conf", "/etc/y.conf")

@@ -14,9 +14,9 @@ from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, FleetctlError, LockedError, UnreachableError
 from fleetctl.fleet.fleet import Overrides
 from fleetctl.plan import audit, history
-from fleetctl.plan.executor import Executor, Status, StepResult
+from fleetctl.plan.executor import Executor
 from fleetctl.plan.history import Command
-from fleetctl.plan.operation import Operation, Plan, Run, sequence
+from fleetctl.plan.operation import Operation, Plan, Run, Status, StepResult, sequence
 from fleetctl.plan.release import Release
 from fleetctl.remote.connection import Result
 

@@ -31,6 +31,7 @@ def failed(status: int) -> str:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module, "POLL", 0.001)
+    monkeypatch.setattr(jobs_module, "SOON", 0.001)
 
 
 class Machines:
@@ -195,6 +196,16 @@ def test_a_plain_job_that_a_reboot_ended_is_started_again() -> None:
     machines.states[69] = [GONE]
     with pytest.raises(JobGone):
         jobs.run(operation(69, copy(69, [69])), copy(69, [69]).job)
+
+
+def test_a_job_is_looked_at_often_only_where_its_end_may_be_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    meter = Meter()
+    for second in range(20):
+        meter.add(float(second), 100 * second)
+    assert jobs_module._pause(meter, 10_000) == jobs_module.POLL
+    assert jobs_module._pause(meter, 2000) == jobs_module.SOON
+    assert jobs_module._pause(meter, 0) == jobs_module.SOON
 
 
 def test_rate_and_time_left() -> None:

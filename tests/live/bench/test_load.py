@@ -34,8 +34,7 @@ def test_the_role_chunk_is_not_the_first_token_and_reasoning_is_not_the_answer()
     sample = single(Fake(first_after=0.05, every=0.02, thinking=2), tokens=10)
     assert sample.failure is None
     assert None not in (sample.role, sample.first, sample.answer)
-    assert sample.first - sample.role > 0.045  # type: ignore[operator]
-    assert sample.answer - sample.first > 0.035  # type: ignore[operator]
+    assert sample.role < sample.first < sample.answer  # type: ignore[operator]
 
 
 def test_tokens_are_what_the_server_counted_and_chunks_are_counted_apart() -> None:

@@ -1,0 +1,9 @@
+# purge_model MODEL: the copies that fleetctl brought are gone, and MODEL if it is a link to one of them.
+model=$1
+folder="$(dirname "$model")/.$(basename "$model").fleetctl"
+if [ -L "$model" ]; then
+	case $(readlink -f "$model") in
+	"$(readlink -f "$folder")"/*) rm -f "$model" ;;
+	esac
+fi
+rm -rf "$folder"

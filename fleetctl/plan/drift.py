@@ -1,0 +1,67 @@
+"""What was changed by hand on a machine, in words: `status`, plans and `restart` say the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fleetctl.balancer.peers import Peer, of_instance
+from fleetctl.commands import docker, paths, units
+from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.observe.facts import Facts
+
+UNIT = "its unit file was changed by hand"
+
+
+def by_hand(which: Instance, facts: Facts) -> str | None:
+    """Why systemd would not start what fleetctl wrote; None when it would, or when that cannot be told.
+
+    What fleetctl wrote is named by the unit's own header, so a newer inventory or fleetctl is no change by hand.
+    """
+    text = facts.unit_texts.get(str(paths.unit(which.name)))
+    if text is not None and units.edited(text):
+        return UNIT
+    if dropins := own_dropins(which, facts):
+        return f"its unit file was changed by hand ({', '.join(dropins)})"
+    return None
+
+
+def own_dropins(which: Instance, facts: Facts) -> tuple[str, ...]:
+    """Drop-ins that are for this unit alone, as `systemctl edit` leaves them."""
+    unit = facts.units.get(which.name)
+    folder = f"{paths.unit(which.name)}.d/"
+    return tuple(path for path in (unit.dropins if unit else ()) if path.startswith(folder))
+
+
+def drift(fleet: Fleet, which: Instance, facts: Facts) -> str | None:
+    """The first thing that is not as the desired state has it; None when all is, or when nothing runs to compare."""
+    if (words := by_hand(which, facts)) is not None:
+        return words
+    container, unit = facts.container(which.name), facts.units.get(which.name)
+    if container is not None:
+        if container.label("fleet") != fleet.name:
+            return "its container was replaced by hand"
+        wanted = docker.spec(docker.run_arguments(fleet, which, facts.topology))
+        if container.label("spec") != wanted:
+            return _flags(fleet, container.label("tokens"), wanted, facts.unit_texts.get(str(paths.unit(which.name))))
+    if unit is not None and unit.active == "active" and unit.enabled not in ("enabled", "absent"):
+        return f"its unit is {unit.enabled}: it would not come back after a reboot"
+    return None
+
+
+def _flags(fleet: Fleet, tokens: str | None, wanted: str, text: str | None) -> str:
+    if tokens != str(fleet.tokens or 0):
+        return f"it runs with mtp {tokens or 'unknown'}, {fleet.tokens or 0} is wanted"
+    if text is not None and f" spec={wanted} " in text.partition("[Unit]")[0]:
+        return "its container was not started from its unit file"
+    return "its flags, mounts or devices are not those that are wanted"
+
+
+def table(fleet: Fleet, peers: Iterable[Peer]) -> str | None:
+    """What in the balancer's table is not of the inventory: an edit by hand, or another inventory, put it there."""
+    known = {one.id: one for one in fleet.instances}
+    strange = [
+        f"{peer.id} {peer.address} weight {peer.weight}"
+        for peer in peers
+        if peer.id not in known or peer != of_instance(fleet, known[peer.id], peer.state)
+    ]
+    return f"its table has {', '.join(strange)}, which the inventory has not" if strange else None

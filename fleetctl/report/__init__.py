@@ -1,0 +1,1 @@
+"""The deployment report: facts of a fleet -> a typed document -> Markdown or one HTML page."""
