@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +27,30 @@ class Check:
     bound: str = ""
 
 
+FORMS: dict[str, Callable[[float], str]] = {
+    "ms": lambda v: f"{1000 * v:.0f}" if v >= 0.1 else f"{1000 * v:.1f}",
+    "s": lambda v: f"{v:.2f}",
+    "%": lambda v: f"{100 * v:.1f}",
+    "x": lambda v: f"{v:.2f}",
+    "rate": lambda v: f"{v:.1f}",
+    "rate2": lambda v: f"{v:.2f}",
+}
+
+
 @dataclass(frozen=True)
 class Column:
     """`unit`: ms and % are printed from seconds and shares; s, x, rate, int and text as they are."""
 
     name: str
     unit: str = "text"
+
+    @property
+    def suffix(self) -> str:
+        """What follows the name in a head of columns."""
+        return {"ms": " ms", "s": " s", "%": " %"}.get(self.unit, "")
+
+    def text(self, value: float) -> str:
+        return FORMS.get(self.unit, str)(value)
 
 
 @dataclass(frozen=True)

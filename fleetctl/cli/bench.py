@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -291,25 +290,14 @@ def result_text(found: Result) -> str:
 
 
 def _title(column: Column) -> str:
-    unit = {"ms": " ms", "s": " s", "%": " %"}.get(column.unit, "")
-    return f"{column.name}{unit}"
+    return f"{column.name}{column.suffix}"
 
 
 def _cell(column: Column, value: Any) -> str:
     """A dash for what was not measured, or not often enough."""
     if value is None:
         return "-"
-    if isinstance(value, str):
-        return value
-    forms: dict[str, Callable[[float], str]] = {
-        "ms": lambda v: f"{1000 * v:.0f}" if v >= 0.1 else f"{1000 * v:.1f}",
-        "s": lambda v: f"{v:.2f}",
-        "%": lambda v: f"{100 * v:.1f}",
-        "x": lambda v: f"{v:.2f}",
-        "rate": lambda v: f"{v:.1f}",
-        "rate2": lambda v: f"{v:.2f}",
-    }
-    return forms.get(column.unit, str)(value)
+    return value if isinstance(value, str) else column.text(value)
 
 
 def _show(options: Options, choice: Choice) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape, unescape
 from itertools import pairwise
 
@@ -148,24 +148,13 @@ def figures(words: Words, table: Figures, about: str) -> Table:
 
 
 def _title(words: Words, column: Column) -> str:
-    unit = {"ms": " ms", "s": " s", "%": " %"}.get(column.unit, "")
-    return f"{words.get(f'column.{column.name}', column.name)}{unit}"
-
-
-FORMS: dict[str, Callable[[float], str]] = {
-    "ms": lambda v: f"{1000 * v:.0f}" if v >= 0.1 else f"{1000 * v:.1f}",
-    "s": lambda v: f"{v:.2f}",
-    "%": lambda v: f"{100 * v:.1f}",
-    "x": lambda v: f"{v:.2f}",
-    "rate": lambda v: f"{v:.1f}",
-    "rate2": lambda v: f"{v:.2f}",
-}
+    return f"{words.get(f'column.{column.name}', column.name)}{column.suffix}"
 
 
 def _cell(words: Words, column: Column, value: float | str | None) -> str:
     if value is None:
         return UNKNOWN
-    return words.said(value) if isinstance(value, str) else FORMS.get(column.unit, str)(value)
+    return words.said(value) if isinstance(value, str) else column.text(value)
 
 
 def speculation(material: Material, words: Words) -> Section:

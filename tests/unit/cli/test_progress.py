@@ -69,9 +69,9 @@ with shown(voice, as_json=False) as told:
 
 def test_in_a_terminal_there_is_a_bar_and_lines_stand_above_it() -> None:
     parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdin=child, stdout=child, stderr=child, env={**os.environ, "TERM": "xterm"}
-    )
+    environment = {**os.environ, "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdin=child, stdout=child, stderr=child, env=environment)
     os.close(child)
     seen = b""
     deadline = time.monotonic() + 30
