@@ -112,7 +112,8 @@ def planned(context: Context, what: str) -> dict[int, Pair]:
     """Who copies `what` from whom: the same for every machine that asks, because it is made of the same facts."""
     lacks = context.new_image if what == "image" else context.new_model
     receivers = [m for m in context.machines if m != context.source and lacks(m)]
-    return pairs(receivers, _holders(context, what), context.fleet.inventory.distribution.serves)
+    able = {m for m in receivers if _can_serve(context, m)}
+    return pairs(receivers, _holders(context, what), context.fleet.inventory.distribution.serves, able)
 
 
 def _holders(context: Context, what: str) -> list[int]:

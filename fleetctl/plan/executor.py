@@ -82,8 +82,12 @@ class Executor:
 
     def execute(self, plan: Plan) -> list[StepResult]:
         """One result per operation, those not reached included."""
-        with suppress(Stop):
-            self._walk(plan.root)
+        try:
+            with suppress(Stop):
+                self._walk(plan.root)
+        except KeyboardInterrupt:
+            self.interrupted.set()
+            raise
         reached = {id(result.operation) for result in self.results}
         skipped = [StepResult(op, Status.NOT_REACHED, 0) for op in plan.operations if id(op) not in reached]
         return self.results + skipped
@@ -99,7 +103,7 @@ class Executor:
 
     def _side_by_side(self, group: Group) -> None:
         pool = ThreadPoolExecutor(max_workers=min(len(group.children), 32))
-        futures = [pool.submit(self._walk, child) for child in group.children]
+        futures = [pool.submit(self._branch, child) for child in group.children]
         try:
             errors = [future.exception() for future in futures]
         except KeyboardInterrupt:
@@ -113,6 +117,16 @@ class Executor:
         if any(errors):
             raise Stop
 
+    def _branch(self, child: Node) -> None:
+        """One of several side by side: when it ends early, nobody waits for what its machines would have had."""
+        try:
+            self._walk(child)
+        except BaseException:
+            for operation in child.operations() if isinstance(child, Group) else (child,):
+                if isinstance(operation.action, Copy):
+                    self.transfers.lost(operation.machine)
+            raise
+
     def _operation(self, operation: Operation) -> None:
         if self.interrupted.is_set():
             raise Stop
@@ -125,7 +139,6 @@ class Executor:
             error.machine = error.machine or operation.machine
             error.step = error.step or operation.step
             self.failed.set()
-            self.transfers.lost(operation.machine)
             self.results.append(StepResult(operation, Status.FAILED, time.monotonic() - started, error))
             raise Stop from error
         if operation.id:

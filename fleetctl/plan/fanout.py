@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -16,8 +16,12 @@ class Pair:
     after: tuple[int, ...] = ()
 
 
-def pairs(receivers: Sequence[int], holders: Iterable[int], serves: int) -> dict[int, Pair]:
+def pairs(
+    receivers: Sequence[int], holders: Iterable[int], serves: int, able: Container[int] | None = None
+) -> dict[int, Pair]:
     """The pairs by receiver, in the receivers' order. `holders` have it; each source serves `serves` at a time.
+
+    `able`: receivers that can serve once they have it; None: all of them.
 
     Raises ValueError when somebody waits and nobody has it.
     """
@@ -33,5 +37,6 @@ def pairs(receivers: Sequence[int], holders: Iterable[int], serves: int) -> dict
             earlier = tuple(p.receiver for p in found.values() if p.source == source and p.turn < turn)
             receiver = waiting.pop(0)
             found[receiver] = Pair(receiver, source, turn, earlier)
-        sources += [pair.receiver for pair in found.values() if pair.turn == turn]
+        done = [pair.receiver for pair in found.values() if pair.turn == turn]
+        sources += [receiver for receiver in done if able is None or receiver in able]
     return found

@@ -6,10 +6,11 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fleetctl.commands.script import Script
-from fleetctl.errors import CommandError, UnreachableError
+from fleetctl.errors import CommandError, FleetctlError, UnreachableError
 from fleetctl.plan.meter import Meter, Progress
 from fleetctl.plan.operation import Job, Operation
 from fleetctl.remote.connection import Result
@@ -84,18 +85,33 @@ class Jobs:
         """
         for _ in range(STARTS):
             self.start(operation, job)
-            self.running[operation.machine, job.unit] = operation
-            try:
-                seen = self._follow(operation, job, watch)
-            finally:
-                if not self._interrupted.is_set():
-                    self.running.pop((operation.machine, job.unit), None)
-            if seen is not None:
+            if (seen := self._seen_to_its_end(operation, job, watch)) is not None:
                 return seen
             self._say(operation.target, f"{operation.step}: the machine was restarted and lost the job: again")
             if job.folder:
                 raise JobGone
         raise CommandError(f"{job.unit} was lost {STARTS} times: the machine keeps restarting")
+
+    def follow(self, operation: Operation, job: Job, watch: Callable[[Meter, int], None] | None = None) -> str:
+        """A job that somebody else started. Raises as `run` does, and JobGone when it is not there any more."""
+        seen = self._seen_to_its_end(operation, job, watch)
+        if seen is None:
+            raise JobGone
+        return seen
+
+    def _seen_to_its_end(
+        self, operation: Operation, job: Job, watch: Callable[[Meter, int], None] | None
+    ) -> str | None:
+        self.running[operation.machine, job.unit] = operation
+        try:
+            seen = self._follow(operation, job, watch)
+        except KeyboardInterrupt:
+            self._interrupted.set()  # before anybody tidies up behind a job that goes on
+            raise
+        finally:
+            if not self._interrupted.is_set():
+                self.running.pop((operation.machine, job.unit), None)
+        return seen
 
     def start(self, operation: Operation, job: Job) -> None:
         script = Script("job_start", (job.unit, operation.summary, job.progress, job.folder), self.fleet)
@@ -121,7 +137,8 @@ class Jobs:
                 continue
             seen, now = time.monotonic(), look(result.stdout)
             if now.state == "done":
-                self._call(operation.machine, Script("job_clear", (job.unit, job.progress), self.fleet), 30, b"")
+                with suppress(FleetctlError):  # it is done, whatever becomes of its unit
+                    self._call(operation.machine, Script("job_clear", (job.unit, job.progress), self.fleet), 30, b"")
                 return now.words
             if now.state == "gone":
                 return None
@@ -131,10 +148,12 @@ class Jobs:
                 raise JobFailed(words, status=now.status, state=state)
             if seen - started > job.deadline:
                 raise CommandError(f"not done after {seen - started:.0f} s", state=f"{job.unit} goes on on the machine")
-            done, total = now.bytes or (0, 0)
-            meter.add(seen, done)
+            total = 0
+            if now.bytes is not None:  # what was there before the first word of bytes is no speed
+                done, total = now.bytes
+                meter.add(seen, done)
             self._tell(operation, meter.progress(total, now.words or f"{seen - started:.0f} s"))
-            if watch is not None:
+            if watch is not None and now.bytes is not None:
                 watch(meter, total)
             time.sleep(_pause(meter, total))
 

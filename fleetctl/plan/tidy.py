@@ -26,7 +26,8 @@ def tidy(context: Context, machine: int) -> Group:
         )
         for id in _older(facts.brought, facts.image.id if facts.image else None, context.new_image(machine))
     ]
-    known = facts.model.versions if facts.model else ()
+    # A folder that stood there before fleetctl came is somebody's: it stays.
+    known = tuple(v for v in (facts.model.versions if facts.model else ()) if not v.startswith("found."))
     current = facts.model.version if facts.model else None
     models = [
         op(
@@ -43,4 +44,4 @@ def tidy(context: Context, machine: int) -> Group:
 def _older(known: tuple[str, ...], current: str | None, replaced: bool) -> list[str]:
     """Of versions, oldest first: all but the one in use and the one before it. `replaced`: this plan brings another."""
     others = [one for one in known if one != current]
-    return others if replaced else others[:-1]
+    return others if replaced and current is not None else others[:-1]

@@ -58,8 +58,13 @@ class Transfers:
             with self._changed:
                 self._begun[copy.what].add(operation.machine)
                 self._changed.notify_all()
-            with suppress(JobGone):
-                return self._have(operation, copy, self._jobs.run(operation, copy.job))
+            try:
+                return self._have(operation, copy, self._jobs.follow(operation, copy.job))
+            except JobGone:
+                pass  # it ended, or its machine was restarted: what has arrived stays, and it is let in anew
+            except JobFailed as error:
+                if error.status != SOURCE_LOST:
+                    raise
         refused: set[int] = set()
         restarts = 0
         while True:
@@ -93,7 +98,11 @@ class Transfers:
                     raise CommandError("interrupted before it began")
                 having = self._holders[copy.what] & copy.ways.keys() - refused - {operation.machine}
                 free = {m for m in having if self._serving[m] < copy.serves}
-                planned = copy.source not in refused and (copy.source in having or copy.source not in self._lost)
+                planned = (
+                    copy.source in copy.ways
+                    and copy.source not in refused
+                    and (copy.source in having or copy.source not in self._lost)
+                )
                 if planned:
                     earlier = set(copy.after) - self._begun[copy.what] - self._lost
                     free = free & {copy.source} if not earlier else set()
@@ -119,9 +128,16 @@ class Transfers:
         if source != copy.source:
             self._say(operation.target, f"{operation.step}: from {source}")
         public = self._act(receiver, way.key, b"")
+        goes_on = False
         try:
             self._let_in(source, way, public)
-            words = self._jobs.run(operation, copy.job, self._watch(copy, source, refused, receiver))
+            try:
+                words = self._jobs.run(operation, copy.job, self._watch(copy, source, refused, receiver))
+            except (JobFailed, JobGone, _Replace):
+                raise
+            except FleetctlError:
+                goes_on = True  # out of sight, or late: its key stays, and is swept when it has ended
+                raise
             self._have(operation, copy, words)  # before the key is revoked: somebody may wait for it
         except _Replace:
             self._jobs.stop(receiver, copy.job.unit)
@@ -132,7 +148,7 @@ class Transfers:
             raise
         finally:
             # Unreachable: its line ends by itself and is swept by the next command.
-            if not self._interrupted.is_set():
+            if not goes_on and not self._interrupted.is_set():
                 with suppress(FleetctlError):
                     self._act(source, way.revoke, b"")
         return words

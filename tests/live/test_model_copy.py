@@ -183,6 +183,61 @@ def test_a_file_that_changed_at_the_source_ends_the_copy_and_the_old_model_stays
     assert site.same()
 
 
+@pytest.mark.parametrize("size", [300_000, 50_000])
+def test_a_file_that_grew_or_shrank_at_the_source_ends_the_copy(site: Site, size: int) -> None:
+    site.make_manifest()
+    (site.source / NAMES[0]).write_bytes(os.urandom(size))
+    code, words = site.copy()
+    assert code == 65, words
+    assert "config.json" in words
+    assert not site.model.exists()
+
+
+def test_a_copy_never_writes_into_a_version_that_serves(site: Site) -> None:
+    """A stopped copy has linked a file of the version in use; at the source that file has grown since."""
+    (site.source / NAMES[0]).write_bytes(b"aaaa")
+    site.make_manifest()
+    assert site.copy()[0] == 0
+    serving = site.model.resolve()
+    (site.versions / "partial").mkdir()
+    os.link(serving / NAMES[0], site.versions / "partial" / NAMES[0])
+    (site.source / NAMES[0]).write_bytes(b"aaaaCCCC")
+    site.make_manifest()
+    code, words = site.copy()
+    assert code == 0, words
+    assert site.same()
+    assert (serving / NAMES[0]).read_bytes() == b"aaaa"
+
+
+def test_a_tool_that_dies_never_makes_an_empty_model_look_whole(site: Site) -> None:
+    """awk is killed once, where what is missing is worked out."""
+    site.make_manifest()
+    real = subprocess.run(["which", "awk"], check=True, capture_output=True, text=True).stdout.strip()
+    for number in range(1, 12):
+        (site.root / "bin/awk").write_text(
+            f'#!/bin/sh\necho x >>{site.root}/count\n[ "$(wc -l <{site.root}/count)" = {number} ] && kill -9 $$\n'
+            f'exec {real} "$@"\n'
+        )
+        (site.root / "bin/awk").chmod(0o755)
+        (site.root / "count").unlink(missing_ok=True)
+        code, words = site.copy()
+        (site.root / "bin/awk").unlink()
+        if code == 0:
+            assert site.same(), f"awk number {number}: {words}"
+            break
+        assert not site.model.exists(), f"awk number {number}: {words}"
+
+
+def test_a_model_without_files_is_no_model(site: Site) -> None:
+    subprocess.run(["rm", "-rf", str(site.source)], check=True)
+    site.source.mkdir()
+    done = subprocess.run(
+        site.script("job_manifest", site.source, site.manifest), capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "has no files" in done.stderr
+
+
 def test_a_file_that_is_gone_at_the_source_is_named(site: Site) -> None:
     site.make_manifest()
     (site.source / NAMES[1]).unlink()

@@ -181,7 +181,7 @@ by_layers() {
 		return "$ANOTHER_WAY"
 	fi
 	count=$(wc -l <"$folder/layers") have=$(shared_layers)
-	total=$(awk -v have="$have" 'NR > have { sum += $2 } END { printf "%d", sum }' "$folder/layers")
+	total=$(awk -v have="$have" 'NR > have { sum += $2 } END { printf "%.0f", sum }' "$folder/layers")
 	# Layers of what was to be copied some other time.
 	for file in "$work"/*; do
 		grep -q "^sha256:${file##*/} " "$folder/layers" || rm -f "$file"
@@ -239,6 +239,8 @@ whole() {
 	total=$(awk '$1 == "image" { print $3 }' "$folder/list" 2>/dev/null || true) total=${total:-0}
 	room $((2 * total))
 	mkfifo "$folder/stream"
+	# Docker moves the name as it loads; it goes back when what came is no good.
+	old=$(docker image inspect -f '{{.Id}}' "$image" 2>/dev/null || true)
 	loaded=1 sent=1 cuts=0
 	while [ "$sent-$loaded" != 0-0 ]; do
 		arrived=0 loaded=0 sent=0
@@ -264,9 +266,17 @@ whole() {
 	done
 	sed -n 's/^\(sha256:[0-9a-f]*\) .*/\1/p' "$folder/list" >"$folder/digests" 2>/dev/null || true
 	if [ -s "$folder/digests" ] && ! content_of "$image" | cmp -s - "$folder/digests"; then
+		give_back
 		fail 1 "what Docker loaded is not the source's $image"
 	fi
-	runs "$image" || fail 1 "the image was copied and does not run: $(reason)"
+	runs "$image" || {
+		why=$(reason)
+		give_back
+		fail 1 "the image was copied and does not run: $why"
+	}
+}
+give_back() {
+	if [ -n "$old" ]; then docker tag "$old" "$image"; else docker rmi "$image" >/dev/null 2>&1 || true; fi
 }
 
 case $image in *@*) fail 1 "$image names a content, which a copy cannot be given: write a tag, and image.digest" ;; esac

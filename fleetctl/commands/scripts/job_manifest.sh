@@ -16,12 +16,16 @@ awk -v due="$output.due" '
 $(files_here)
 EOF
 touch "$output.due"
-total=$(awk '{ s += $1 } END { printf "%d", s }' "$output.due")
+total=$(awk '{ s += $1 } END { printf "%.0f", s }' "$output.due")
 had=$(wc -l <"$output.got")
 hashed "$(nproc)" <"$output.due" | while IFS= read -r line; do
 	printf '%s\n' "$line" >>"$output.got"
-	tail -n "+$((had + 1))" "$output.got" | awk -v total="$total" '{ s += $2 } END { printf "bytes %d %d reading\n", s, total }'
+	tail -n "+$((had + 1))" "$output.got" | awk -v total="$total" '{ s += $2 } END { printf "bytes %.0f %.0f reading\n", s, total }'
 done
+if [ ! -s "$output.got" ]; then
+	echo "the model has no files: $model" >&2
+	exit 1
+fi
 if [ "$(stamp_here)" != "$stamp" ] || [ "$(wc -l <"$output.got")" != "$(files_here | wc -l)" ]; then
 	echo "the model changed while its manifest was made: $model" >&2
 	exit 1

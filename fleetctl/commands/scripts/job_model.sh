@@ -6,12 +6,17 @@ folder=$1 model=$2 manifest=$3 streams=$4 limit=$5
 PATIENCE=900 # seconds without a byte until the source counts as lost
 SOURCE_CHANGED=65 SOURCE_LOST=69
 work=$(mktemp -d /run/fleetctl/model.XXXXXX)
+# As it is now: another command may replace it while this one goes on.
+kept=$manifest
+cp "$manifest" "$work/manifest"
+manifest=$work/manifest
 pids=
 finish() {
 	for pid in $pids; do kill "$pid" 2>/dev/null || true; done
 	if [ -n "$forgetting" ]; then wait "$forgetting" || true; else forget; fi
 	rm -rf "$folder" "$work"
 }
+uptime_seconds() { cut -d. -f1 /proc/uptime; } # a clock may be set
 forgetting=
 forget() { ssh -F "$folder/config" -o ConnectTimeout=3 source forget </dev/null >/dev/null 2>&1 || true; }
 trap finish EXIT
@@ -20,7 +25,7 @@ versions="$(dirname "$model")/.$(basename "$model").fleetctl"
 partial="$versions/partial"
 mkdir -p "$partial"
 cd "$partial"
-total=$(awk '{ s += $2 } END { printf "%d", s }' "$manifest")
+total=$(awk '{ s += $2 } END { printf "%.0f", s }' "$manifest")
 
 # What is in the manifest comes as `SIZE PATH`; the wanted ones are those that are not known to be right.
 known() { # lines of `verified` whose file is as it was then
@@ -49,7 +54,7 @@ check_arrived() {
 		{ path = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", path); line = $0; sub(/^[^ ]+ /, "", line)
 			if (($1 " " $2 " " path) in want) print >>good; else print line >>bad }' "$manifest" "$work/read"
 }
-arrived_bytes() { find -L . -type f -printf '%s\n' | awk '{ s += $1 } END { printf "%d", s }'; }
+arrived_bytes() { find -L . -type f -printf '%s\n' | awk '{ s += $1 } END { printf "%.0f", s }'; }
 link_from() { # link_from VERSION: files of the right size that are missing here, linked; they are checked like any other
 	known
 	awk '{ line = $0; sub(/^[^ ]+ /, "", line); print line }' "$work/wanted" | while IFS= read -r line; do
@@ -71,14 +76,15 @@ fetch() { # one round: what is missing or short, over all streams, the longest f
 			best = 1; for (i = 2; i <= n; i++) if (load[i] < load[best]) best = i
 			load[best] += left; print path >(base best) }' "$work/here" -
 	if ! ls "$work"/list.* >/dev/null 2>&1; then sleep 1; fi # only what is whole and wrong: the next round fetches it
-	each=$((limit / streams))
+	lists=$(find "$work" -name 'list.*' | wc -l)
+	each=$((limit / (lists > 0 ? lists : 1)))
 	running=
 	for list in "$work"/list.*; do
 		[ -e "$list" ] || continue
 		unescaped <"$list" >"$list.names"
 		{
 			rc=0
-			rsync -Lt --append --bwlimit="$each" --from0 --files-from="$list.names" --timeout=60 \
+			rsync -Lt --no-protect-args --append --bwlimit="$each" --from0 --files-from="$list.names" --timeout=60 \
 				-e "ssh -F $folder/config" source:/ . >/dev/null 2>"$list.err" || rc=$?
 			echo "$rc" >"$work/rc.${list##*.}"
 		} &
@@ -99,27 +105,34 @@ fetch() { # one round: what is missing or short, over all streams, the longest f
 }
 
 touch "$versions/verified"
+# What other versions are linked to is linked anew: a file that grows here must be nobody else's.
+find . -type f -links +1 -exec rm -f {} +
 # What is too long, or not in the manifest, is of another version.
 awk '{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); print $2, path }' "$manifest" >"$work/sizes"
 files_here | awk 'FILENAME == ARGV[1] { path = $0; sub(/^[^ ]+ /, "", path); size[path] = $1; next }
 	{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path); if (!(path in size) || $1 + 0 > size[path] + 0) print path }' \
 	"$work/sizes" - | unescaped | xargs -0 -r rm -f --
+echo "checking what is here already"
+for version in "$model" "$versions"/*; do
+	if [ -d "$version" ] && [ "$version" != "$partial" ]; then link_from "$version"; fi
+done
+check_arrived
 { while sleep 1; do echo "bytes $(arrived_bytes) $total copying"; done; } &
 teller=$!
 # What has arrived goes to the disk meanwhile, so that the last file does not wait for gigabytes before it.
 { while sleep 2; do find . -type f -exec sync -d {} + 2>/dev/null || true; done; } &
 teller="$teller $!"
 pids=$teller
-for version in "$model" "$versions"/*; do
-	if [ -d "$version" ] && [ "$version" != "$partial" ]; then link_from "$version"; fi
-done
-check_arrived
-last=$(date +%s) had=-1
-while known && [ -s "$work/wanted" ]; do
+last=$(uptime_seconds) had=-1
+while :; do
+	known # not in the condition: there, a failure would end the loop as if nothing were missing
+	if [ ! -s "$work/wanted" ]; then break; fi
 	# Whole and wrong: another version's bytes, or spoilt. The second time it is the source that has other bytes.
-	known
-	awk 'FILENAME == ARGV[1] { bad[$0] = 1; next } $0 in bad { sub(/^[^ ]+ [^ ]+ /, ""); print }' \
-		"$work/bad" "$work/here" >"$work/wrong"
+	awk '{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path) }
+		FILENAME == ARGV[1] { bad[$0] = 1; next }
+		FILENAME == ARGV[2] { size[path] = $2; next }
+		$0 in bad || (path in size && $1 + 0 > size[path] + 0) { print path }' \
+		"$work/bad" "$work/wanted" "$work/here" >"$work/wrong"
 	if [ -s "$work/wrong" ]; then
 		if grep -qxFf "$work/wrong" "$work/again" 2>/dev/null; then
 			echo "the source's $(head -n 1 "$work/wrong") is not what its manifest says: it changed since" >&2
@@ -131,13 +144,13 @@ while known && [ -s "$work/wanted" ]; do
 	fi
 	fetch
 	now=$(arrived_bytes)
-	if [ "$now" != "$had" ]; then last=$(date +%s) had=$now; fi
+	if [ "$now" != "$had" ]; then last=$(uptime_seconds) had=$now; fi
 	for rc in "$work"/rc.*; do
 		[ -e "$rc" ] || continue
 		case $(cat "$rc") in
 		0 | 24) ;;
 		10 | 12 | 20 | 30 | 35 | 255)
-			if [ $(($(date +%s) - last)) -gt "$PATIENCE" ]; then
+			if [ $(($(uptime_seconds) - last)) -gt "$PATIENCE" ]; then
 				echo "the source has sent nothing for $PATIENCE s: $(tail -n 1 "$work/list.${rc##*.}.err")" >&2
 				exit "$SOURCE_LOST"
 			fi
@@ -161,6 +174,17 @@ while known && [ -s "$work/wanted" ]; do
 			;;
 		esac
 	done
+	# Every stream ended well, and still something is short: the source has no more of it.
+	if ls "$work"/rc.* >/dev/null 2>&1 && ! grep -qvx 0 "$work"/rc.*; then
+		known
+		awk '{ path = $0; sub(/^[^ ]+ [^ ]+ /, "", path) }
+			FILENAME == ARGV[1] { here[path] = $1; next }
+			!(path in here) || here[path] + 0 < $2 + 0 { print path }' "$work/here" "$work/wanted" >"$work/short"
+		if [ -s "$work/short" ]; then
+			echo "the source's $(head -n 1 "$work/short") is shorter than its manifest says: it changed since" >&2
+			exit "$SOURCE_CHANGED"
+		fi
+	fi
 done
 forget & # nothing more is asked of the source
 forgetting=$!
@@ -172,11 +196,11 @@ while [ -e "$target" ]; do count=$((count + 1)) target="$versions/$name.$count";
 cd "$versions"
 mv "$partial" "$target"
 rm -f "$versions/verified"
-if [ ! -L "$model" ] && [ -d "$model" ]; then mv -T "$model" "$versions/found.$(date +%s)"; fi
 # Relative, so that it holds inside containers too, which see the parent folder under another name.
 ln -sfn ".$(basename "$model").fleetctl/$(basename "$target")" "$versions/link"
+if [ ! -L "$model" ] && [ -d "$model" ]; then mv -T "$model" "$versions/found.$(date +%s)"; fi
 mv -Tf "$versions/link" "$model"
 cd "$model"
-printf '%s %s\n' "$(sha256sum <"$manifest" | cut -d' ' -f1)" "$(stamp_here)" >"$manifest.verified.new"
-mv -f "$manifest.verified.new" "$manifest.verified"
+printf '%s %s\n' "$(sha256sum <"$manifest" | cut -d' ' -f1)" "$(stamp_here)" >"$kept.verified.new"
+mv -f "$kept.verified.new" "$kept.verified"
 echo "bytes $total $total complete"

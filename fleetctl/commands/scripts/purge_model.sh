@@ -6,4 +6,6 @@ if [ -L "$model" ]; then
 	"$(readlink -f "$folder")"/*) rm -f "$model" ;;
 	esac
 fi
-rm -rf "$folder"
+# A folder that stood there before fleetctl came (found.*) is somebody's.
+find "$folder" -mindepth 1 -maxdepth 1 ! -name 'found.*' -exec rm -rf {} + 2>/dev/null || true
+rmdir "$folder" 2>/dev/null || true

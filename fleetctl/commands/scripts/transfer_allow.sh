@@ -22,4 +22,5 @@ command=$(printf '%s' "$command" | sed 's/"/\\"/g')
 printf 'restrict,from="%s",expiry-time="%s",command="%s" %s %s fleetctl-transfer:%s\n' \
 	"$from" "$until" "$command" "$type" "$key" "$tag" >>"$temporary"
 chown "$user:$group" "$home/.ssh" "$temporary"
+sync "$temporary" 2>/dev/null || sync
 mv -f "$temporary" "$file"

@@ -7,4 +7,5 @@ temporary="$file.fleetctl-new"
 trap 'rm -f "$temporary"' EXIT
 awk -v tag="fleetctl-transfer:$tag" '$NF != tag' "$file" >"$temporary"
 chown "$user:$(id -gn "$user")" "$temporary"
+sync "$temporary" 2>/dev/null || sync
 mv -f "$temporary" "$file"

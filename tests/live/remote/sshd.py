@@ -54,7 +54,11 @@ def wait_until(condition: Callable[[], bool], within: float = 10.0) -> None:
 def descendants(pid: int) -> list[int]:
     """Every living process below `pid`."""
     found: list[int] = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # it ended while it was looked for
+        return found
+    for child in children:
         found += [int(child), *descendants(int(child))]
     return found
 

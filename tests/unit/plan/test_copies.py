@@ -84,8 +84,8 @@ def test_the_version_in_use_and_the_one_before_stay(fleet: Fleet) -> None:
     facts = whole(fleet)[67]
     assert facts.model is not None
     assert facts.image is not None
-    kept = replace(facts.model, version="c", versions=("found.1", "b", "c"))
-    assert keys_of(fleet, replace(facts, model=kept)) == ["remove version found.1 of the model, which no release uses"]
+    kept = replace(facts.model, version="c", versions=("found.1", "a", "b", "c"))
+    assert keys_of(fleet, replace(facts, model=kept)) == ["remove version a of the model, which no release uses"]
     assert keys_of(fleet, replace(facts, model=replace(kept, versions=("b", "c")))) == []
     brought = replace(facts, brought=("sha256:" + "d" * 64, "sha256:" + "e" * 64, facts.image.id))
     assert keys_of(fleet, brought) == ["remove image dddddddddddd, which no release uses"]
@@ -96,6 +96,19 @@ def test_a_model_on_its_way_makes_the_one_before_the_last(fleet: Fleet) -> None:
     assert facts.model is not None
     other = replace(facts.model, manifest="other", version="c", versions=("b", "c"))
     assert keys_of(fleet, replace(facts, model=other)) == ["remove version b of the model, which no release uses"]
+
+
+def test_the_last_image_stays_while_a_new_reference_comes(fleet: Fleet) -> None:
+    """Docker is asked for the new reference, which is not there yet."""
+    facts = replace(whole(fleet)[67], image=None, brought=("sha256:" + "d" * 64,))
+    assert keys_of(fleet, facts) == []
+
+
+def test_a_folder_that_stood_there_before_is_nobodys_to_remove(fleet: Fleet) -> None:
+    facts = whole(fleet)[67]
+    assert facts.model is not None
+    kept = replace(facts.model, version="c", versions=("found.1", "b", "c"))
+    assert keys_of(fleet, replace(facts, model=kept)) == []
 
 
 def test_keys_of_ended_transfers_are_swept_wherever_they_may_log_in(fleet: Fleet) -> None:

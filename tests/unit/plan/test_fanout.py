@@ -24,6 +24,11 @@ def test_a_machine_that_has_it_already_serves_from_the_first_turn() -> None:
     assert {m: p.source for m, p in pairs([67, 66], [69, 68], 1).items()} == {67: 69, 66: 68}
 
 
+def test_a_receiver_that_cannot_serve_is_nobodys_source() -> None:
+    found = pairs([68, 67, 66], [69], 1, able={67, 66})
+    assert {m: (p.source, p.turn) for m, p in found.items()} == {68: (69, 1), 67: (69, 2), 66: (69, 3)}
+
+
 def test_nobody_has_it() -> None:
     with pytest.raises(ValueError, match="no machine has it"):
         pairs([67], [], 1)

@@ -176,6 +176,48 @@ def test_a_copy_that_goes_on_is_followed_without_a_new_key() -> None:
     assert "transfer_key" not in machines.names(67)
 
 
+def test_a_followed_copy_that_was_gone_is_let_in_anew() -> None:
+    machines = Machines({67: [GONE, DONE]})
+    one = copy(69, [69], follow=True)
+    transfers(machines).copy(operation(67, one), one)
+    assert machines.names(67).count("transfer_key") == 1
+
+
+def test_the_key_of_a_copy_that_goes_on_out_of_sight_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "OUT_OF_SIGHT", -1.0)
+    machines = Machines({67: [RUNNING.format(5)]})
+    one = copy(69, [69])
+    both = transfers(machines)
+    look_at = machines.call
+
+    def vanish(machine: int, script: Script, timeout: float, stdin: bytes) -> Result:
+        if script.name == "job_state":
+            raise UnreachableError("gone", machine=machine)
+        return look_at(machine, script, timeout, stdin)
+
+    monkeypatch.setattr(both._jobs, "_call", vanish)
+    with pytest.raises(UnreachableError):
+        both.copy(operation(67, one), one)
+    assert "transfer_revoke" not in machines.names(69)
+
+
+def test_a_planned_source_that_cannot_serve_keeps_nobody_waiting() -> None:
+    machines = Machines({67: [DONE]})
+    one = copy(68, [69])
+    transfers(machines).copy(operation(67, one), one)
+    assert "transfer_allow" in machines.names(69)
+
+
+def test_what_was_there_before_is_no_speed() -> None:
+    rates: list[float | None] = []
+    first = "ActiveState=active\nSubState=running\nResult=success\n@@progress\nchecking\n@@log\n"
+    machines = Machines({67: [first, RUNNING.format(90), RUNNING.format(90), DONE]})
+    tell = lambda _operation, progress: rates.append(progress.rate)
+    jobs = Jobs("f", machines.call, lambda *_: None, tell, threading.Event())
+    jobs.run(operation(67, copy(69, [69])), copy(69, [69]).job)
+    assert not any(rates)
+
+
 def test_what_a_look_at_a_job_says() -> None:
     assert look(RUNNING.format(7)).bytes == (7, 100)
     assert look(RUNNING.format(7)).words == "copying"
