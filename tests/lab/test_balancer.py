@@ -118,6 +118,7 @@ def inflight(lab: Lab, instance: str) -> int:
     return int(next(peer["inflight"] for peer in peers if peer["id"] == instance))
 
 
+@pytest.mark.matrix
 def test_what_a_person_drained_stays_drained_over_a_rollout_and_a_restart(fleet: Lab) -> None:
     session = session_on(fleet, "67/1")
     fleet.run("drain", "67/1")
@@ -143,6 +144,7 @@ def test_all_is_drained_only_when_asked_twice_and_comes_back_with_one_word(fleet
     assert fleet.status()["balancer"]["up"] == 8
 
 
+@pytest.mark.matrix
 def test_a_weight_in_the_inventory_reaches_the_balancer_and_the_plan_says_what_moves(fleet: Lab) -> None:
     document = yaml.safe_load(fleet.inventory.read_text())
     document["balancer"].update(affinity="rendezvous", weights={"67": 3})
@@ -200,6 +202,7 @@ def test_a_bad_configuration_never_replaces_a_good_one(fleet: Lab) -> None:
     assert "nothing to do" in fleet.run("balancer", "apply", "--yes").out
 
 
+@pytest.mark.matrix
 def test_a_reload_that_does_not_load_says_so_and_the_old_configuration_serves(fleet: Lab) -> None:
     folder = f"/etc/fleetctl/{fleet.fleet}/balancer"
     for file, line in (("nginx.conf", "nonsense;"), ("lua/keys.lua", "this is not lua")):

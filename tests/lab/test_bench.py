@@ -11,6 +11,8 @@ import pytest
 
 from tests.lab.conftest import Lab, a_lab
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
@@ -41,7 +43,6 @@ def test_every_backend_is_reached_and_every_session_lands_where_it_computes_to(f
     assert fleet.key not in (fleet.folder / "one.jsonl").read_text()
 
 
-@pytest.mark.matrix
 def test_a_drained_instance_is_left_out_and_its_sessions_are_computed_elsewhere(fleet: Lab) -> None:
     fleet.run("drain", "67/1")
     try:
@@ -57,7 +58,6 @@ def test_load_is_aimed_at_one_instance(fleet: Lab) -> None:
     assert checks(measure(fleet, *words))["answered by the computed backend"] == "ok"
 
 
-@pytest.mark.matrix
 def test_a_killed_instance_is_replaced_and_comes_back(fleet: Lab) -> None:
     document = measure(fleet, "failover", "--backend", "67/3", "--after", "120")
     found = checks(document)

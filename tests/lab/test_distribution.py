@@ -1,19 +1,18 @@
 """Copies under fire: every fault strikes while between 5 and 95 % have arrived, and every one ends in identical bytes.
 
-The source's link is shaped so that a copy takes twenty seconds and more. Only the model travels here: a playbook beside
-the inventory leaves the rest out.
+The source's link is shaped so that a copy takes twenty seconds and more. Only the model travels here.
 """
 
 from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.lab.conftest import Lab, a_lab, kill
 
@@ -21,22 +20,23 @@ MODEL = "/data/models/Qwen3.8-27B-W8A8"
 STORE = "/data/models/.Qwen3.8-27B-W8A8.fleetctl"
 RATE = "90mbit"
 UNIT = "fleetctl-copies-model.service"
-COPY_ONLY = {
-    "description": "The model alone.",
-    "stages": [
-        {"name": "source", "machines": "one by one", "steps": ["manifest"]},
-        {"name": "copy", "machines": "side by side", "steps": ["model"]},
-    ],
-}
+ONLY_COPIES = Path(__file__).parents[2] / "benchmarks/distribution/copies.py"
+
+
+class Copies(Lab):
+    """A lab whose rollout brings the model over and does nothing else; all the rest is the program's own."""
+
+    def command(self, *words: str, inventory: Path | None = None) -> list[str]:
+        if words[0] != "rollout":
+            return super().command(*words, inventory=inventory)
+        return [sys.executable, str(ONLY_COPIES), "model", *words]
 
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Three machines; a rollout only brings the model over."""
+    """Three machines."""
     for lab in a_lab(tmp_path_factory, "copies", "10.255.243", [69, 68, 67]):
-        (lab.inventory.parent / "playbooks").mkdir()
-        (lab.inventory.parent / "playbooks/rollout.yaml").write_text(yaml.safe_dump(COPY_ONLY))
-        yield lab
+        yield Copies(lab.fleet, lab.folder, lab.environment)
 
 
 @pytest.fixture
@@ -106,6 +106,7 @@ def test_a_copy_is_planned_told_and_verified(fresh: Lab) -> None:
     assert "nothing to do" in again(fresh)
 
 
+@pytest.mark.matrix
 def test_a_machine_that_has_it_serves_the_next_one(fresh: Lab) -> None:
     fresh.run("lab", "fault", "slow", "69", "off")
     done = fresh.run("rollout", "--yes")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from tests.lab.conftest import Lab
+
+pytestmark = pytest.mark.matrix
 
 
 def received(lab: Lab, machine: int) -> int:

@@ -101,6 +101,7 @@ def newest(lab: Lab) -> dict[str, Any]:
     return listed[0]
 
 
+@pytest.mark.matrix
 def test_commands_that_only_look_never_take_it(locks: Lab) -> None:
     before = locks.on(69, f"cat {FILE}; ls --full-time {FILE}*")
     for words in (
@@ -254,6 +255,7 @@ def test_without_yes_or_terminal_nothing_is_broken(locks: Lab) -> None:
     assert first.wait(120) == 0
 
 
+@pytest.mark.matrix
 def test_every_machine_that_was_touched_has_the_lines(locks: Lab) -> None:
     locks.run("restart", "67/2", "--now", "--yes")
     run = newest(locks)

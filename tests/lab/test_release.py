@@ -48,6 +48,7 @@ def test_a_rollback_is_to_the_last_good_release_and_the_way_forward_is_asked_for
     served.run("rollback", "1", "--yes")
 
 
+@pytest.mark.matrix
 def test_an_image_that_does_not_start_is_rolled_back_by_itself(served: Lab) -> None:
     before = {one["id"] for m in served.status()["machines"] for one in m["instances"] if one["state"] == "serving"}
     done = served.run("rollout", "--forward", "--image", BAD, "--on-failure", "rollback", "--yes", code=5)
@@ -85,6 +86,7 @@ def test_a_plan_that_reality_has_overtaken_is_refused(served: Lab) -> None:
     assert tokens(served) == {3}
 
 
+@pytest.mark.matrix
 def test_a_machine_that_joins_gets_the_release_in_force(served: Lab) -> None:
     served.run("rollout", "--forward", "--mtp", "5", "--machines", "69", "--yes")
     served.on(

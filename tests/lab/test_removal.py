@@ -12,6 +12,8 @@ import yaml
 
 from tests.lab.conftest import ROOT, Lab, a_lab
 
+pytestmark = pytest.mark.matrix
+
 TOLD = "/tmp/told"
 ENGINE = "quay.io/ascend/vllm-ascend:qwen3.8-a2"
 

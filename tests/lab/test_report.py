@@ -8,6 +8,8 @@ import pytest
 
 from tests.lab.conftest import Lab, a_lab
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:

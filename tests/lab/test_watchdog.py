@@ -10,6 +10,8 @@ import yaml
 
 from .conftest import Lab, a_lab
 
+pytestmark = pytest.mark.matrix
+
 UNIT = "qwen38-tp2-1.service"
 KEY = 'printf \'header = "Authorization: Bearer %s"\\n\' "$(cat /etc/fleetctl/watch/api-key)"'
 LONG = '{"model":"Qwen3.8-27B-W8A8","max_tokens":20000,"messages":[{"role":"user","content":"count"}]}'
