@@ -14,9 +14,9 @@ import pytest
 
 from fleetctl.commands import paths, units
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.load import load
 
-from ..conftest import ROOT
-
+ROOT = Path(__file__).parents[2]
 SHELL = shutil.which("dash") or "/bin/sh"
 SYSTEMCTL = """\
 #!/bin/sh
@@ -57,6 +57,11 @@ while IFS= read -r line; do
 done
 [ -z "${asked:-}" ] || cat "$BED/answer"
 """
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return load(ROOT / "inventory.yaml")
 
 
 def metrics(work: int = 0, steps: int = 0, drafts: int = 0, accepted: int = 0) -> str:
