@@ -160,6 +160,7 @@ def test_two_commands_at_once_copy_once(fresh: Lab) -> None:
     assert int(fresh.on(67, starts)) - before <= 1
 
 
+@pytest.mark.matrix
 def test_a_file_that_changes_at_the_source_is_named_and_the_next_run_brings_the_new_one(fresh: Lab) -> None:
     process = copying(fresh)
     assert 0.05 < wait_arrived(fresh, 0.2) < 0.8
@@ -172,6 +173,7 @@ def test_a_file_that_changes_at_the_source_is_named_and_the_next_run_brings_the_
     identical(fresh, 67)
 
 
+@pytest.mark.matrix
 def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(fresh: Lab) -> None:
     process = copying(fresh)
     assert 0.05 < wait_arrived(fresh, 0.2) < 0.95

@@ -14,6 +14,8 @@ from .test_bad_input import untouched
 MODEL = "/data/models/Qwen3.8-27B-W8A8"
 SHARD = "model-00003-of-00005.safetensors"
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:

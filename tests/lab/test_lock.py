@@ -229,6 +229,7 @@ def test_a_killed_command_of_another_computer_is_taken_over_when_its_heartbeat_i
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.matrix
 def test_who_loses_the_lock_to_a_break_stops_before_the_next_operation(locks: Lab) -> None:
     before = locks.on(67, "docker inspect -f '{{.Id}}' qwen38-tp2-1")
     process = begin(locks, "restart", "67/0", "67/1", "--now", "--yes")

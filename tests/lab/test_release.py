@@ -11,6 +11,8 @@ from tests.lab.conftest import Lab, a_lab
 BAD = "quay.io/ascend/vllm-ascend:does-not-start"
 ENGINE = "quay.io/ascend/vllm-ascend:qwen3.8-a2"
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
@@ -48,7 +50,6 @@ def test_a_rollback_is_to_the_last_good_release_and_the_way_forward_is_asked_for
     served.run("rollback", "1", "--yes")
 
 
-@pytest.mark.matrix
 def test_an_image_that_does_not_start_is_rolled_back_by_itself(served: Lab) -> None:
     before = {one["id"] for m in served.status()["machines"] for one in m["instances"] if one["state"] == "serving"}
     done = served.run("rollout", "--forward", "--image", BAD, "--on-failure", "rollback", "--yes", code=5)
@@ -64,7 +65,6 @@ def test_an_image_that_does_not_start_is_rolled_back_by_itself(served: Lab) -> N
     assert [one["outcome"] for one in history[-2:]] == ["failed", "done"]
 
 
-@pytest.mark.matrix
 def test_a_failed_rollout_without_it_says_how_to_go_back(served: Lab) -> None:
     served.run("rollout", "--forward", "--image", BAD, "--yes", code=1)
     status = served.run("status", code=None)
@@ -74,7 +74,6 @@ def test_a_failed_rollout_without_it_says_how_to_go_back(served: Lab) -> None:
     assert served.status()["balancer"]["up"] == 8
 
 
-@pytest.mark.matrix
 def test_a_plan_that_reality_has_overtaken_is_refused(served: Lab) -> None:
     shown = served.run("plan", "rollout", "--mtp", "3", "-o", "json").json["plan"]
     served.run("stop", "67/3", "--yes")
@@ -86,7 +85,6 @@ def test_a_plan_that_reality_has_overtaken_is_refused(served: Lab) -> None:
     assert tokens(served) == {3}
 
 
-@pytest.mark.matrix
 def test_a_machine_that_joins_gets_the_release_in_force(served: Lab) -> None:
     served.run("rollout", "--forward", "--mtp", "5", "--machines", "69", "--yes")
     served.on(

@@ -86,6 +86,7 @@ def test_verify_changes_nothing_and_leaves_nothing(fleet: Lab) -> None:
     assert fleet.on(69, "ls -d /tmp/tmp.* 2>/dev/null || true") == ""
 
 
+@pytest.mark.matrix
 def test_the_key_is_in_no_argument_and_no_file_while_verify_runs(fleet: Lab) -> None:
     """Looked at again and again on the balancer's machine, with the pattern in a file, so that the look is not found."""
     fleet.on(69, f"printf %s {fleet.key} >/root/pattern; touch /root/watch")
@@ -171,6 +172,7 @@ def test_a_route_opened_by_hand_is_found(fleet: Lab) -> None:
         fleet.on(69, f"cat /root/kept >{conf} && rm /root/kept && systemctl reload openresty-qwen && sleep 1.5")
 
 
+@pytest.mark.matrix
 def test_a_balancer_that_is_down_is_one_red_line(fleet: Lab) -> None:
     fleet.on(69, "systemctl stop openresty-qwen")
     try:
