@@ -7,7 +7,7 @@ demo: setup
 
 test: check
 	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
-	.venv/bin/python -m pytest tests/live
+	.venv/bin/python -m pytest tests/live -m 'not matrix'
 	.venv/bin/python -m pytest tests/lab -m 'not matrix'
 
 setup:
@@ -23,14 +23,14 @@ unit: setup-tests
 	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
 
 live: setup-tests
-	.venv/bin/python -m pytest tests/live
+	.venv/bin/python -m pytest tests/live -m 'not matrix'
 
 lab: setup
 	.venv/bin/python -m pytest tests/lab -m 'not matrix'
 
 # One of each class of faults is in `make test`; this is the rest.
 test-faults: setup-tests
-	.venv/bin/python -m pytest tests/lab -m matrix
+	.venv/bin/python -m pytest tests/live tests/lab -m matrix
 
 down:
 	.venv/bin/fleetctl lab down -i inventory.yaml

@@ -87,6 +87,7 @@ def test_no_request_is_lost_to_a_restart(fleet: Lab) -> None:
     assert load.failures == []
 
 
+@pytest.mark.matrix
 def test_no_request_is_lost_to_a_rollout_that_changes_every_instance(fleet: Lab) -> None:
     with Load(fleet) as load:
         fleet.run("rollout", "--mtp", "3", "--yes")
@@ -238,6 +239,7 @@ def test_no_key_and_no_session_id_in_the_logs(fleet: Lab) -> None:
     assert "a-session-that-is-secret" not in log
 
 
+@pytest.mark.matrix
 def test_an_nginx_without_lua_serves_too_and_says_what_it_cannot(fleet: Lab) -> None:
     document = yaml.safe_load(fleet.inventory.read_text())
     document["balancer"]["mode"] = "plain"

@@ -21,6 +21,8 @@ WANTED = {
     "outside": {"answers", "health-truth", "routing", "auth", "model", "prompts", "stream", "unguarded", "cors"},
 }
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
@@ -71,7 +73,6 @@ def test_a_fleet_that_is_well_passes_every_check(fleet: Lab) -> None:
     assert routing["bound"] < 0.02
 
 
-@pytest.mark.matrix
 def test_verify_changes_nothing_and_leaves_nothing(fleet: Lab) -> None:
     before = files(fleet)
     pids = fleet.on(69, "systemctl show -p MainPID,ExecMainStartTimestampMonotonic,NRestarts openresty-qwen docker")
@@ -86,7 +87,6 @@ def test_verify_changes_nothing_and_leaves_nothing(fleet: Lab) -> None:
     assert fleet.on(69, "ls -d /tmp/tmp.* 2>/dev/null || true") == ""
 
 
-@pytest.mark.matrix
 def test_the_key_is_in_no_argument_and_no_file_while_verify_runs(fleet: Lab) -> None:
     """Looked at again and again on the balancer's machine, with the pattern in a file, so that the look is not found."""
     fleet.on(69, f"printf %s {fleet.key} >/root/pattern; touch /root/watch")
@@ -143,7 +143,6 @@ def ask(lab: Lab, path: str) -> str:
     return lab.on(69, f"curl -s -m 5 http://127.0.0.1:{listen}{path} || true")
 
 
-@pytest.mark.matrix
 def test_an_instance_with_another_key_is_one_red_line(fleet: Lab) -> None:
     """Started with a key that nobody else has; the file is put back, so that only the engine differs."""
     path = f"/etc/fleetctl/{fleet.fleet}/api-key"
@@ -158,7 +157,6 @@ def test_an_instance_with_another_key_is_one_red_line(fleet: Lab) -> None:
         fleet.run("restart", "67/3", "--now", "--yes")
 
 
-@pytest.mark.matrix
 def test_a_route_opened_by_hand_is_found(fleet: Lab) -> None:
     conf = f"/etc/fleetctl/{fleet.fleet}/balancer/nginx.conf"
     open_it = "location = /metrics { proxy_pass http://10.255.235.67:8000; }"
@@ -172,7 +170,6 @@ def test_a_route_opened_by_hand_is_found(fleet: Lab) -> None:
         fleet.on(69, f"cat /root/kept >{conf} && rm /root/kept && systemctl reload openresty-qwen && sleep 1.5")
 
 
-@pytest.mark.matrix
 def test_a_balancer_that_is_down_is_one_red_line(fleet: Lab) -> None:
     fleet.on(69, "systemctl stop openresty-qwen")
     try:
@@ -184,7 +181,6 @@ def test_a_balancer_that_is_down_is_one_red_line(fleet: Lab) -> None:
         fleet.wait("the balancer answers", lambda: '"ok"' in ask(fleet, "/health"), 60)
 
 
-@pytest.mark.matrix
 def test_an_instance_stopped_on_purpose_is_worth_a_look(fleet: Lab) -> None:
     fleet.run("stop", "67/0", "--reason", "fan", "--yes")
     try:
@@ -205,7 +201,6 @@ def test_a_machine_that_does_not_answer_is_exit_code_4(fleet: Lab) -> None:
         fleet.run("lab", "fault", "thaw", "67")
 
 
-@pytest.mark.matrix
 def test_the_table_says_it_in_words(fleet: Lab) -> None:
     done = fleet.run("verify", "-q")
     assert re.search(r"^verify  PASS  \d+ passed", done.out) or "worth a look" in done.out
