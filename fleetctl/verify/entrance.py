@@ -99,8 +99,8 @@ def routed(evidence: Evidence, where: Where, trips: Iterable[Trip], name: str = 
         return settle(name, where, expected, [look], sampled=False)
     looks = []
     for trip in all_trips:
-        home = evidence.home(trip.session)
-        looks.append(_trip_look(evidence, trip, home.id if home else trip.session, evidence.computed(trip.session)))
+        due = evidence.computed(trip.session)
+        looks.append(_trip_look(evidence, trip, evidence.named(due[0] if due else None) or trip.session, due))
     return settle(name, where, expected, looks, next_command="fleetctl balancer show; fleetctl logs balancer --access")
 
 

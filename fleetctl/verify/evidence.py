@@ -139,22 +139,21 @@ class Evidence:
         decision = routing.route(key, self.peers, self.fleet.inventory.balancer.affinity)
         return decision.peer if decision else None
 
-    def stand_in(self, session: str, client: str = "127.0.0.1") -> Peer | None:
-        """Where it goes by what the balancer thought of everybody's health when it was asked."""
-        health = self.health_by_balancer
-        key = self._affinity_key(session, client)
+    def computed(self, session: str) -> tuple[str, ...]:
+        """Addresses that may answer a session: its home, and its stand-in when the balancer thinks the home unwell.
+
+        Both, because a home may come and go during a run.
+        """
+        home, health = self.home(session), self.health_by_balancer
+        if home is None or health.get(home.id, "ok") == "ok":
+            return (home.address,) if home else ()
         decision = routing.route(
-            key,
+            self._affinity_key(session, "127.0.0.1"),
             self.peers,
             self.fleet.inventory.balancer.affinity,
             healthy=lambda peer: health.get(peer.id, "ok") == "ok",
         )
-        return decision.peer if decision else None
-
-    def computed(self, session: str) -> tuple[str, ...]:
-        """Addresses that may answer a session: its home and its stand-in: a home may come and go during a run."""
-        found = (self.home(session), self.stand_in(session))
-        return tuple(dict.fromkeys(peer.address for peer in found if peer is not None))
+        return tuple(dict.fromkeys(peer.address for peer in (home, decision and decision.peer) if peer))
 
     def _affinity_key(self, session: str, client: str) -> str:
         sources = {"session": session, "bearer": self.key, "client": client}

@@ -54,13 +54,17 @@ def wait_until(condition: Callable[[], bool], within: float = 10.0) -> None:
 def descendants(pid: int) -> list[int]:
     """Every living process below `pid`."""
     found: list[int] = []
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:  # it ended while it was looked for
-        return found
-    for child in children:
+    for child in of_process(pid, f"task/{pid}/children").split():
         found += [int(child), *descendants(int(child))]
     return found
+
+
+def of_process(pid: int, name: str) -> bytes:
+    """The content of /proc/`pid`/`name`; nothing of a process that ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # before it was opened, or between that and reading
+        return b""
 
 
 class Server:
@@ -133,14 +137,17 @@ class Server:
 
     def sessions(self) -> list[int]:
         """The processes of its sessions that are sshd itself."""
-        return [
-            pid for pid in descendants(self.process.pid) if Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
-        ]
+        return [pid for pid in descendants(self.process.pid) if of_process(pid, "comm").startswith(b"sshd")]
+
+    def runs(self, text: bytes) -> bool:
+        """Whether a process of one of its sessions has `text` in its command line."""
+        return any(text in of_process(pid, "cmdline") for pid in descendants(self.process.pid))
 
     def signal(self, number: int) -> None:
         """Send a signal to every sshd process that serves a session."""
         for pid in self.sessions():
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self) -> None:
         pids = descendants(self.process.pid)

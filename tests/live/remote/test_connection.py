@@ -15,7 +15,7 @@ import pytest
 from fleetctl.errors import AuthenticationError, CommandError, FleetctlError, UnreachableError
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.target import SshTarget
-from tests.live.remote.sshd import Server, descendants, keygen, wait_until
+from tests.live.remote.sshd import Server, keygen, wait_until
 
 Connect = Callable[..., Connection]
 SECRET = "sk-sentinel-7d1f"
@@ -105,11 +105,7 @@ def test_a_command_over_its_time_is_ended_on_the_machine(server: Server, connect
     assert "within 0.5 s" in caught.value.cause
     assert "ended on the machine" in (caught.value.state or "")
 
-    def is_gone() -> bool:
-        lines = [Path(f"/proc/{pid}/cmdline") for pid in descendants(server.process.pid)]
-        return not any(b"4321.5" in line.read_bytes() for line in lines if line.exists())
-
-    wait_until(is_gone)
+    wait_until(lambda: not server.runs(b"4321.5"))
     assert connection.run("echo still here", timeout=10).stdout == "still here\n"
 
 
@@ -160,9 +156,7 @@ def test_a_lost_session_is_no_failed_command(make_server: Callable[..., Server],
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(
-        lambda: any(b"sleep" in Path(f"/proc/{p}/cmdline").read_bytes() for p in descendants(server.process.pid))
-    )
+    wait_until(lambda: server.runs(b"sleep"))
     server.signal(signal.SIGKILL)
     thread.join(3)
     assert isinstance(caught[0], UnreachableError)

@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from fleetctl.errors import FleetctlError, UnreachableError
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.fanout import Connections
-from tests.live.remote.sshd import Server, descendants, wait_until
+from tests.live.remote.sshd import Server, wait_until
 
 LIMIT = 10.0
 PATIENT_CLIENT = """
@@ -55,11 +54,6 @@ def raise_all(failures: dict[int, FleetctlError]) -> None:
     raise failures[3]
 
 
-def runs(server: Server, text: bytes) -> bool:
-    paths = [Path(f"/proc/{pid}/cmdline") for pid in descendants(server.process.pid)]
-    return any(text in path.read_bytes() for path in paths if path.exists())
-
-
 def test_frozen_peers_are_found_and_slow_ones_are_not_cut_off(make_server: Callable[..., Server]) -> None:
     """All cases at once, because each of them takes its eight seconds."""
     frozen, listener, hop, healthy = (make_server() for _ in range(4))
@@ -94,12 +88,12 @@ def test_frozen_peers_are_found_and_slow_ones_are_not_cut_off(make_server: Calla
     ]
     for case in cases[1:4]:
         case.thread.start()
-    wait_until(lambda: runs(frozen, b"77") and runs(frozen, b"78") and runs(healthy, b"79"))
+    wait_until(lambda: frozen.runs(b"77") and frozen.runs(b"78") and healthy.runs(b"79"))
     assert patient.stdout is not None
     assert patient.stdout.readline() == "open\n"
     quiet = Case("a quiet script", lambda: slow.run("sleep 8.8", timeout=60))
     quiet.thread.start()
-    wait_until(lambda: runs(healthy, b"8.8") and runs(healthy, b"8.9"))
+    wait_until(lambda: healthy.runs(b"8.8") and healthy.runs(b"8.9"))
 
     frozen.signal(signal.SIGSTOP)
     hop.signal(signal.SIGSTOP)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -77,21 +76,6 @@ def test_status_imports_neither_jinja2_nor_rich() -> None:
     code += "print(sorted({'jinja2', 'rich', 'tenacity'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_playbooks_units_and_scripts_travel_in_the_wheel(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT], check=True, capture_output=True
-    )
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        names = set(wheel.namelist())
-    for name in (
-        "playbooks/rollout.yaml",
-        "units/instance.service.j2",
-        "units/lua/routing.lua",
-        "commands/scripts/gate.sh",
-    ):
-        assert f"fleetctl/{name}" in names
 
 
 def test_words_that_mean_nothing_are_a_json_document_too() -> None:

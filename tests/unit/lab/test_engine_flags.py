@@ -10,7 +10,7 @@ import pytest
 
 from fleetctl.lab.engine.simvllm import flags
 
-from .engine_bed import ENGINE
+ENGINE = Path(flags.__file__).parents[1]
 
 
 def vllm(*argv: str) -> subprocess.CompletedProcess[str]:

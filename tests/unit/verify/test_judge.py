@@ -49,13 +49,18 @@ def judged(evidence: Evidence) -> dict[tuple[str, Where], Check]:
 
 
 def failing(evidence: Evidence) -> set[tuple[str, Where]]:
-    return {name for name, check in judged(evidence).items() if check.status is Status.FAIL}
+    return set(failures(evidence))
+
+
+def failures(evidence: Evidence) -> dict[tuple[str, Where], Check]:
+    return {name: check for name, check in judged(evidence).items() if check.status is Status.FAIL}
 
 
 def the_one(evidence: Evidence, id: str, where: Where = D) -> Check:
     """The one check that fails."""
-    assert failing(evidence) == {(id, where)}
-    return judged(evidence)[(id, where)]
+    found = failures(evidence)
+    assert set(found) == {(id, where)}
+    return found[(id, where)]
 
 
 def with_inventory(fleet: Fleet, section: str, **values: Any) -> Fleet:

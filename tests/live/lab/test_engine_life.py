@@ -182,7 +182,7 @@ def test_an_idle_engine_costs_next_to_nothing(bed: Bed) -> None:
         assert resident < 30_000
         ticks = _ticks(engine.process.pid)
         time.sleep(2)
-        assert (_ticks(engine.process.pid) - ticks) / os.sysconf("SC_CLK_TCK") < 0.05
+        assert (_ticks(engine.process.pid) - ticks) / os.sysconf("SC_CLK_TCK") < 0.5
 
 
 def _ticks(pid: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.load import load
 from fleetctl.remote import here
 from fleetctl.verify import answers, asks, behaviour, gates, questions
 from fleetctl.verify.answers import Answer
@@ -23,6 +24,12 @@ from fleetctl.verify.questions import Door
 from ..lab.engine_bed import KEY, MODEL, MTP, Bed, Engine
 
 MARK = "0123456789abcdef"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return load(ROOT / "inventory.yaml")
 
 
 def ask(wanted: list[Ask], parallel: int = 16, key: str = KEY) -> list[Answer]:
