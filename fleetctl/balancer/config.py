@@ -205,6 +205,7 @@ def _settings(fleet: Fleet, places: Places) -> dict[str, Any]:
         "deep_probe": balancer.deep_probe,
         "model": fleet.inventory.model.name,
         "api_key": str(places.api_key),
+        "since": str(places.api_key.parent / "balancer-since"),
     }
 
 

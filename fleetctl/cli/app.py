@@ -12,12 +12,26 @@ import typer
 
 from fleetctl import __version__
 from fleetctl.cli import complete
+from fleetctl.cli.options import (
+    All,
+    BalancerLost,
+    DryRun,
+    Inventory,
+    Machines,
+    Now,
+    Output,
+    Quiet,
+    SomeMachines,
+    Targets,
+    Verbose,
+    WaitLock,
+    Yes,
+    changing,
+)
+from fleetctl.cli.options import options as options_of
 from fleetctl.errors import FleetctlError, UsageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-Inventory = Annotated[Path | None, typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)]
-Output = Annotated[str, typer.Option("-o", "--output", help="table, wide or json.")]
 
 
 class OnFailure(str, Enum):
@@ -25,31 +39,6 @@ class OnFailure(str, Enum):
 
     STOP = "stop"
     ROLLBACK = "rollback"
-
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the commands that run.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No chatter on stderr.")]
-Now = Annotated[bool, typer.Option("--now", help="Do not wait for requests in flight.")]
-All = Annotated[bool, typer.Option("--all", help="Every instance of the fleet.")]
-WaitLock = Annotated[float, typer.Option("--wait-lock", min=0, help="Seconds to wait for whoever holds the lock.")]
-BalancerLost = Annotated[
-    bool, typer.Option("--balancer-lost", help="The balancer's machine is dead: take the lock on the next one.")
-]
-Targets = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Argument(
-        help="67/2, 67:8002, 10.255.254.67:8002, 67/NAME, 67 or balancer.",
-        autocompletion=complete.targets,
-        show_default=False,
-    ),
-]
-Machines = Annotated[list[str], typer.Argument(help="Machine ids such as 67.", autocompletion=complete.machines)]
-SomeMachines = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Argument(help="Machine ids; all when none is given.", autocompletion=complete.machines, show_default=False),
-]
 
 
 def _version(value: bool) -> None:
@@ -67,29 +56,6 @@ def main(
     """Deploy and run a fleet of model servers over SSH."""
 
 
-def _options(inventory: Path | None, output: str = "table", **flags: Any) -> Any:
-    from fleetctl.cli.change import Options
-
-    if output not in ("table", "wide", "json"):
-        raise UsageError(f"-o {output}: there are table, wide and json")
-    return Options(inventory=inventory, json=output == "json", **flags)
-
-
-def _changing(
-    inventory: Path | None,
-    output: str,
-    yes: bool,
-    dry_run: bool,
-    verbose: bool,
-    quiet: bool,
-    wait_lock: float,
-    balancer_lost: bool,
-) -> Any:
-    """What every command that changes something takes, in the order in which each of them lists it."""
-    flags = {"yes": yes, "dry_run": dry_run, "verbose": verbose, "quiet": quiet}
-    return _options(inventory, output, **flags, wait_lock=wait_lock, balancer_lost=balancer_lost)
-
-
 @app.command()
 def check(
     machines: SomeMachines = None, inventory: Inventory = None, output: Output = "table", quiet: Quiet = False
@@ -97,7 +63,7 @@ def check(
     """Is the inventory valid, are the machines ready? Every problem at once, nothing changed."""
     from fleetctl.cli import read
 
-    raise typer.Exit(read.check(_options(inventory, output, quiet=quiet), machines or []))
+    raise typer.Exit(read.check(options_of(inventory, output, quiet=quiet), machines or []))
 
 
 @app.command()
@@ -105,7 +71,7 @@ def status(inventory: Inventory = None, output: Output = "table", quiet: Quiet =
     """What every instance is doing, and what the balancer thinks of it."""
     from fleetctl.cli import read
 
-    raise typer.Exit(read.status(_options(inventory, output, quiet=quiet), wide=output == "wide"))
+    raise typer.Exit(read.status(options_of(inventory, output, quiet=quiet), wide=output == "wide"))
 
 
 @app.command()
@@ -120,7 +86,7 @@ def plan(
     """What would change, as the operations that would run."""
     from fleetctl.cli import deploy
 
-    options = _options(inventory, output, verbose=verbose, dry_run=True)
+    options = options_of(inventory, output, verbose=verbose, dry_run=True)
     if command == "add-machine":
         raise typer.Exit(deploy.add_machine(options, machines or []))
     if command == "remove-machine":
@@ -147,7 +113,7 @@ def add_machine(
     """Prepare, clean, start, gate, join the balancer, verify."""
     from fleetctl.cli import deploy
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(deploy.add_machine(options, machines))
 
 
@@ -172,7 +138,7 @@ def remove_machine(
     """Drain, leave the balancer, stop and remove; image and model stay. Works when the machine is dead."""
     from fleetctl.cli import remove
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(remove.remove_machine(options, machines, purge=purge, accept_overload=accept_overload))
 
 
@@ -207,7 +173,7 @@ def rollout(
     """Bring every machine to the inventory plus what is asked for here."""
     from fleetctl.cli import deploy
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     chosen = machines.split(",") if machines is not None else []
     code = deploy.rollout(
         options,
@@ -240,7 +206,7 @@ def rollback(
     """Back to the last release that proved good, or to the one named."""
     from fleetctl.cli import deploy
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(deploy.rollback(options, release))
 
 
@@ -261,7 +227,7 @@ def restart(
     """Drain, restart, wait until it answers, rejoin: one after the other."""
     from fleetctl.cli import act
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("restart", options, targets or [], everything=everything, now=now))
 
 
@@ -281,7 +247,7 @@ def start(
     """Start what was stopped on purpose, parked or down."""
     from fleetctl.cli import act
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("start", options, targets or [], everything=everything))
 
 
@@ -303,7 +269,7 @@ def stop(
     """Drain and stop; it stays stopped, also after a reboot, until `fleetctl start`."""
     from fleetctl.cli import act
 
-    options = _changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("stop", options, targets or [], everything=everything, now=now, reason=reason))
 
 
@@ -322,7 +288,7 @@ def drain(
     """Take out of rotation and wait for what is in flight. It stays out until undrain; only --all asks first."""
     from fleetctl.cli import act
 
-    options = _changing(inventory, output, yes or not everything, dry_run, False, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes or not everything, dry_run, False, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("drain", options, targets or [], everything=everything))
 
 
@@ -341,7 +307,7 @@ def undrain(
     """Back in rotation; it never asks."""
     from fleetctl.cli import act
 
-    options = _changing(inventory, output, True, dry_run, False, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, True, dry_run, False, quiet, wait_lock, balancer_lost)
     raise typer.Exit(act.act("undrain", options, targets or [], everything=everything))
 
 
@@ -360,7 +326,7 @@ def logs(
 
     raise typer.Exit(
         read.logs(
-            _options(inventory),
+            options_of(inventory),
             targets or [],
             follow=follow,
             since=since,
@@ -376,7 +342,7 @@ def route(session: str, inventory: Inventory = None, output: Output = "table") -
     """Which backend this session lands on, computed and asked."""
     from fleetctl.cli import read
 
-    raise typer.Exit(read.route(_options(inventory, output), session))
+    raise typer.Exit(read.route(options_of(inventory, output), session))
 
 
 @app.command()
@@ -391,7 +357,7 @@ def verify(
     """The acceptance checks, direct and through the balancer: expected, seen, how often, and what that proves."""
     from fleetctl.cli import verify as command
 
-    raise typer.Exit(command.verify(_options(inventory, output, quiet=quiet), reload=reload))
+    raise typer.Exit(command.verify(options_of(inventory, output, quiet=quiet), reload=reload))
 
 
 @app.command()
@@ -404,7 +370,7 @@ def trust(
     """Record a machine's host key after showing its fingerprint."""
     from fleetctl.cli import trust as command
 
-    raise typer.Exit(command.trust(_options(inventory, yes=yes), machine, fingerprint))
+    raise typer.Exit(command.trust(options_of(inventory, yes=yes), machine, fingerprint))
 
 
 @app.command()
@@ -416,7 +382,7 @@ def history(
     """What was changed, by whom, when, and what became of it."""
     from fleetctl.cli import history as command
 
-    raise typer.Exit(command.history(_options(inventory, output), number))
+    raise typer.Exit(command.history(options_of(inventory, output), number))
 
 
 @app.command()
@@ -438,7 +404,7 @@ def report(
     """The deployment report, of what the machines say now: Markdown or one HTML page, in Chinese or English."""
     from fleetctl.cli import report as command
 
-    options = _options(inventory, output, quiet=quiet)
+    options = options_of(inventory, output, quiet=quiet)
     raise typer.Exit(command.report(options, out, lang, bench or [], verify=not no_verify, reload=reload))
 
 
@@ -457,6 +423,10 @@ def _add_groups(arguments: Sequence[str]) -> None:
         from fleetctl.cli.bench import bench
 
         app.command()(bench)
+    if helping or "key" in arguments:
+        from fleetctl.cli.key import key
+
+        app.add_typer(key, name="key", help="The API key: rotate.")
     if helping or "lock" in arguments:
         from fleetctl.cli.lock import lock
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Optional
 
 import typer
 
 from fleetctl.cli.change import Options, carry_out, with_session
+from fleetctl.cli.options import DryRun, Inventory, Output, WaitLock, Yes
+from fleetctl.cli.options import options as options_of
 from fleetctl.cli.output import dump, table
 from fleetctl.commands import paths
 from fleetctl.commands.script import words
@@ -18,14 +18,6 @@ from fleetctl.plan.operation import Plan, sequence
 from fleetctl.plan.session import Session
 
 balancer = typer.Typer(no_args_is_help=True)
-
-Inventory = Annotated[Optional[Path], typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)]  # noqa: UP045
-Output = Annotated[str, typer.Option("-o", "--output", help="table or json.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
-
-
-WaitLock = Annotated[float, typer.Option("--wait-lock", min=0, help="Seconds to wait for whoever holds the lock.")]
 
 
 def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: bool, changes: str | None = None) -> int:
@@ -44,7 +36,7 @@ def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: b
 @balancer.command()
 def show(inventory: Inventory = None, output: Output = "table") -> None:
     """What the running balancer says of itself: configuration, peers, requests in flight."""
-    options = Options(inventory=inventory, json=output == "json")
+    options = options_of(inventory, output)
 
     def act(session: Session) -> int:
         machine = session.fleet.inventory.balancer.machine
@@ -95,7 +87,7 @@ def apply(
     wait_lock: WaitLock = 0,
 ) -> None:
     """Check the configuration, try it beside the running one, swap it in, ask what is loaded."""
-    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run, wait_lock=wait_lock)
+    options = options_of(inventory, output, yes=yes, dry_run=dry_run, wait_lock=wait_lock)
 
     def act(session: Session) -> int:
         from fleetctl.balancer import lint
@@ -126,7 +118,7 @@ def reload(
     wait_lock: WaitLock = 0,
 ) -> None:
     """Have the running balancer read its files again. Peers need none: they are read within a second."""
-    options = Options(inventory=inventory, json=output == "json", yes=yes, dry_run=dry_run, wait_lock=wait_lock)
+    options = options_of(inventory, output, yes=yes, dry_run=dry_run, wait_lock=wait_lock)
 
     def act(session: Session) -> int:
         _ = session.key

@@ -85,6 +85,22 @@ def rollout(
     return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act, changes=command)
 
 
+def rotate_key(options: Options) -> int:
+    """Every instance changes to the key that `secrets.api_key` gives; until the last has, the old one is good too."""
+    command = "key rotate"
+
+    def act(session: Session) -> int:
+        if session.fleet.inventory.balancer.mode == "plain":
+            raise UsageError(
+                "a balancer without Lua passes on whatever key it is sent: it cannot hold two",
+                state="nothing was changed",
+                next_command="fleetctl rollout changes the key; requests are refused while it does",
+            )
+        return _deploy(options, session, "rollout", command, tuple(session.fleet.machines), Asked())
+
+    return with_session(options, lambda fleet: fleet.machines, act, changes=command)
+
+
 def rollback(options: Options, number: int | None) -> int:
     """Back to a release that proved good; without a number to the last one that asked for something else."""
     command = "rollback" if number is None else f"rollback {number}"

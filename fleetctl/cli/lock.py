@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any
 
 import typer
 
-from fleetctl.cli.change import Options, ask, exit_code, with_session
+from fleetctl.cli.change import ask, exit_code, with_session
+from fleetctl.cli.options import Inventory, Output, Yes
+from fleetctl.cli.options import options as options_of
 from fleetctl.cli.output import dump, table
 from fleetctl.commands import fleet_lock, paths
 from fleetctl.errors import CommandError, FleetctlError
@@ -19,15 +20,11 @@ from fleetctl.remote.connection import Connection
 
 lock = typer.Typer(no_args_is_help=True)
 
-Inventory = Annotated[Optional[Path], typer.Option("-i", "--inventory", help="Inventory file.", show_default=False)]  # noqa: UP045
-Output = Annotated[str, typer.Option("-o", "--output", help="table or json.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
 
 @lock.command()
 def status(inventory: Inventory = None, output: Output = "table") -> None:
     """Who holds the fleet's lock, for what, since when, and whether anything has been heard of them."""
-    options = Options(inventory=inventory, json=output == "json")
+    options = options_of(inventory, output)
 
     def look(session: Session) -> int:
         holders = _holders(session)
@@ -46,7 +43,7 @@ def status(inventory: Inventory = None, output: Output = "table") -> None:
 @lock.command("break")
 def break_(inventory: Inventory = None, output: Output = "table", yes: Yes = False) -> None:
     """Take the lock from whoever holds it. A command of theirs that still runs stops before its next operation."""
-    options = Options(inventory=inventory, json=output == "json", yes=yes)
+    options = options_of(inventory, output, yes=yes)
 
     def act(session: Session) -> int:
         holders = _holders(session)

@@ -23,6 +23,31 @@ def api_key(fleet: Fleet) -> PurePosixPath:
     return etc(fleet) / "api-key"
 
 
+def alone(fleet: Fleet) -> PurePosixPath:
+    """On the balancer's machine: may it start (units/alone.sh)?"""
+    return etc(fleet) / "alone.sh"
+
+
+def since(fleet: Fleet) -> PurePosixPath:
+    """On the balancer's machine: the release with which it became the balancer."""
+    return etc(fleet) / "balancer-since"
+
+
+def others(fleet: Fleet) -> PurePosixPath:
+    """On the balancer's machine: where other machines would answer if they were the balancer."""
+    return etc(fleet) / "balancer-others"
+
+
+def balancer_files(fleet: Fleet) -> tuple[PurePosixPath, ...]:
+    """What the balancer's machine has besides its folder."""
+    return alone(fleet), others(fleet), since(fleet), old_key(fleet), logrotate(fleet)
+
+
+def old_key(fleet: Fleet) -> PurePosixPath:
+    """On the balancer's machine: the key that is being replaced (units/lua/secret.lua reads it there)."""
+    return etc(fleet) / "api-key.old"
+
+
 def balancer(fleet: Fleet) -> PurePosixPath:
     return etc(fleet) / "balancer"
 

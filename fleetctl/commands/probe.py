@@ -74,7 +74,8 @@ def _other_files(fleet: Fleet, machine: Machine) -> list[str]:
     """What is compared by its hash: the balancer's unit, the watchdog."""
     files = [str(path) for path in paths.watchdog_files(fleet)]
     if machine.id == fleet.inventory.balancer.machine:
-        files.append(str(paths.unit(fleet.inventory.balancer.unit)))
+        files += map(str, (paths.unit(fleet.inventory.balancer.unit), paths.alone(fleet), paths.others(fleet)))
+        files.append(str(paths.old_key(fleet)))
     return files
 
 
@@ -103,7 +104,8 @@ def _show(unit_names: list[str]) -> str:
 
 
 def _state(fleet: Fleet) -> list[str]:
-    """Releases, instances stopped on purpose and transient jobs: cheap, wanted by every command."""
+    """Releases, our units, instances stopped on purpose and transient jobs: cheap, wanted by every command."""
+    header = quote(f"# fleet={fleet.name} ")
     marks = " ".join(f'"$k"/{mark}/*' for mark in MARKS)
     return [
         f"if [ -e {quote(paths.release(fleet))} ]; then cat {quote(paths.release(fleet))} >release; fi",
@@ -112,6 +114,7 @@ def _state(fleet: Fleet) -> list[str]:
         f'for f in {paths.job_progress(paths.job(fleet, "*"))}; do if [ -e "$f" ]; then n=${{f##*/}}; '
         'printf "%s\\t%s\\t%s\\n" "${n%.progress}" "$(cat "${f%.progress}.result" 2>/dev/null)" "$(tail -n 1 "$f")"; '
         "fi; done >progress",
+        f"(cd {paths.SYSTEMD} && grep -HsF -- {header} *.service) >own-units 2>/dev/null",
         fleet_lock.probe(fleet),
     ]
 
@@ -174,8 +177,6 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     foreground = [*_state(fleet), *_peers(fleet, machine), _instance_files(fleet, machine), "date +%s >now"]
     foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
     foreground.append(f"cat {quote(paths.releases(fleet))}/*.json >releases 2>/dev/null")
-    header = quote(f"# fleet={fleet.name} instance=")
-    foreground.append(f"(cd {paths.SYSTEMD} && grep -HsF -- {header} *.service) >own-units 2>/dev/null")
     tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
     keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
     foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")

@@ -109,7 +109,20 @@ def balancer(fleet: Fleet, binary: str, open_files: int) -> str:
         test=exec_line([binary, "-t", "-q", "-c", str(config)]),
         start=exec_line([binary, "-c", str(config), "-g", "daemon off;"]),
         open_files=open_files,
+        alone=paths.alone(fleet),
     )
+
+
+def alone(fleet: Fleet) -> dict[str, str]:
+    """What says whether the balancer may start, by path: the program, and where other machines would answer as one."""
+    balancer = fleet.inventory.balancer
+    scheme = "https" if balancer.tls else "http"
+    addresses = [machine.address for machine in fleet.machines.values() if machine.id != balancer.machine]
+    hosts = [f"[{address}]" if ":" in address else address for address in addresses]
+    return {
+        str(paths.alone(fleet)): resources.read("units", "alone.sh", fleet.path.parent),
+        str(paths.others(fleet)): "".join(f"{scheme}://{host}:{balancer.listen}/health\n" for host in hosts),
+    }
 
 
 def _render(template: str, fleet: Fleet, **values: Any) -> str:

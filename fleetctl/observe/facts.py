@@ -122,6 +122,8 @@ class PeerState:
     inflight: int | None
     health: str | None = None
     """ok, suspect, down or ejected, as the balancer sees it; None when it does not look (without Lua)"""
+    key: str | None = None
+    """old or new while there are two API keys: the one that its engine is sent"""
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,12 @@ class Facts:
     """One machine. `failed` names the parts that could not be read, with the reason.
 
     `parked` and `doubtful`: instances that the watchdog gave up, or would restart when they are idle. `unit_texts`:
-    the units of instances, by path. `own_units`: instance ids by the names of units whose header says they are this
-    fleet's, also of instances that the inventory no longer lists. `jobs`: transient units of this fleet with their
-    sub-state (running, exited, failed), `progress` what they say. `brought`: ids of images that fleetctl brought,
-    oldest first. `transfer_tags`: transfers that may still log in here, such as `qwen38-67-model`. `release` is the
-    newest that it knows, `releases` those that proved good. `link`: Mbit/s of the interface towards the source.
+    the units of instances, by path. `own_balancers`: units of its balancer. `own_units`: instance ids by the names
+    of units whose header says they are this fleet's, also of instances that the inventory no longer lists. `jobs`:
+    transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
+    `brought`: ids of images that fleetctl brought, oldest first. `transfer_tags`: transfers that may still log in
+    here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases` those that proved good.
+    `link`: Mbit/s of the interface towards the source.
     """
 
     machine: int
@@ -187,6 +190,7 @@ class Facts:
     npu_owners: dict[int, str] = field(default_factory=dict)
     foreign_units: tuple[str, ...] = ()
     own_units: dict[str, str] = field(default_factory=dict)
+    own_balancers: tuple[str, ...] = ()
     transfer_tags: tuple[str, ...] = ()
     now: int | None = None
     link: int | None = None

@@ -96,6 +96,7 @@ def parse(machine: int, text: str) -> Facts:
         },
         foreign_units=tuple(part.get("foreign-units", "").split()),
         own_units=own_units(part.get("own-units", "")),
+        own_balancers=own_balancers(part.get("own-units", "")),
         transfer_tags=tuple(part.get("transfers", "").split()),
         model_config=part.get("model-config"),
         model_described="model-described" in part if "model-config" in part else None,
@@ -142,6 +143,11 @@ def own_units(text: str) -> dict[str, str]:
         if match:
             found[match[1]] = match[2]
     return found
+
+
+def own_balancers(text: str) -> tuple[str, ...]:
+    """Of the same lines the names of the balancer's units, whatever it is called."""
+    return tuple(re.findall(r"^(.+)\.service:# fleet=\S+ balancer$", text, flags=re.M))
 
 
 def containers(text: str) -> tuple[Container, ...] | None:
@@ -304,7 +310,14 @@ def balancer(text: str) -> BalancerState | None:
     if not isinstance(entry, dict):
         return None
     peers = tuple(
-        PeerState(p.get("id", ""), p.get("address", ""), p.get("state", "unknown"), p.get("inflight"), p.get("health"))
+        PeerState(
+            p.get("id", ""),
+            p.get("address", ""),
+            p.get("state", "unknown"),
+            p.get("inflight"),
+            p.get("health"),
+            p.get("key"),
+        )
         for p in entry.get("peers") or ()
     )
     return BalancerState(entry.get("version") or "", entry.get("config") or "", peers)

@@ -41,8 +41,16 @@ def apply_balancer(context: Context) -> Group:
         None if where in context.machines else key(context, where),
         *_shadow(context, wanted) if stale and not context.plain else (),
         *(write(context, "balancer", where, name, wanted.beside[name]) for name in changed),
+        None if context.plain or facts.balancer is not None else _since(context),
         *_swap(context, wanted, stale, verb),
     )
+
+
+def _since(context: Context) -> Operation:
+    """Whoever was made the balancer later is the balancer: others do not start beside it (units/alone.sh)."""
+    release = context.release or context.current
+    text = f"{release.number if release else 0:05d}-{context.stamp}\n"
+    return write(context, "balancer", context.balancer, paths.since(context.fleet), text)
 
 
 def _shadow(context: Context, wanted: desired.DesiredBalancer) -> tuple[Operation, ...]:

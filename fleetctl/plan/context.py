@@ -84,6 +84,25 @@ class Context:
         """The machine's key file holds another key: engines read it once, when they start."""
         return self.facts[machine].files.get(str(paths.api_key(self.fleet))) != self.key_hash
 
+    @property
+    def changes_key(self) -> bool:
+        """The running balancer knows another key than the fleet is to have: it has to learn the new one first."""
+        files, path = self.facts[self.balancer].files, str(paths.api_key(self.fleet))
+        return files.get(path) not in (None, self.key_hash) and self.facts[self.balancer].balancer is not None
+
+    @property
+    def two_keys(self) -> bool:
+        """The balancer takes two keys, or will before anything is restarted."""
+        kept = str(paths.old_key(self.fleet)) in self.facts[self.balancer].files
+        return not self.plain and (kept or self.changes_key)
+
+    @property
+    def third_key(self) -> bool:
+        """A change from one key to another is half done, and the secret gives neither of the two."""
+        found = self.facts[self.balancer].files
+        old = found.get(str(paths.old_key(self.fleet)))
+        return self.changes_key and old not in (None, self.key_hash, found[str(paths.api_key(self.fleet))])
+
     @cached_property
     def comparisons(self) -> dict[str, desired.Comparison]:
         """Every instance of the command's machines, by id."""

@@ -161,4 +161,6 @@ def balancer(fleet: Fleet, facts: Facts, peers: Sequence[Peer]) -> DesiredBalanc
         str(paths.unit(fleet.inventory.balancer.unit)): unit,
         str(paths.logrotate(fleet)): config.logrotate(fleet),
     }
+    if flavour is not config.PLAIN:
+        beside.update(units.alone(fleet))
     return DesiredBalancer(flavour, paths.balancer(fleet), files, loaded, beside)

@@ -65,3 +65,10 @@ def table(fleet: Fleet, peers: Iterable[Peer]) -> str | None:
         if peer.id not in known or peer != of_instance(fleet, known[peer.id], peer.state)
     ]
     return f"its table has {', '.join(strange)}, which the inventory has not" if strange else None
+
+
+def other_balancers(fleet: Fleet, facts: Facts) -> tuple[str, ...]:
+    """Units of this fleet's balancer on a machine that has it no longer, or under a name that it has no longer."""
+    inventory = fleet.inventory.balancer
+    named = {inventory.unit} if facts.machine == inventory.machine else set()
+    return tuple(name for name in facts.own_balancers if name not in named)

@@ -123,6 +123,11 @@ def problems(context: Context) -> dict[int, list[str]]:
             found[machine] = listed
     if (busy := instances.too_busy(context)) is not None:
         found.setdefault(context.balancer, []).append(busy)
+    if context.third_key:
+        half_done = (
+            "a change to another API key is half done, and secrets.api_key gives a third one: first finish that one"
+        )
+        found.setdefault(context.balancer, []).append(half_done)
     whole = [
         *checks.source_problems(fleet, source, [context.facts[m] for m in context.machines]),
         *checks.equal_everywhere(context.facts.values()),

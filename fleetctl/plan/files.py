@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fleetctl.commands import paths
@@ -36,18 +37,45 @@ def record(context: Context, machine: int) -> Group:
 
 
 def key(context: Context, machine: int) -> Group:
-    """The API key as a 0600 file; it travels on standard input only."""
-    path = paths.api_key(context.fleet)
+    """The API key as a 0600 file; it travels on standard input only.
+
+    A balancer that runs takes the key that it had as well, until no engine knows that one (`old_key`).
+    """
+    everywhere = [machine]
+    if context.changes_key and machine == context.machines[0] and context.balancer not in context.machines:
+        everywhere.insert(0, context.balancer)
+    return sequence("key", *(one for where in everywhere for one in _key(context, where)))
+
+
+def _key(context: Context, machine: int) -> Iterator[Operation]:
+    fleet, path, old = context.fleet, paths.api_key(context.fleet), paths.old_key(context.fleet)
     if context.facts[machine].files.get(str(path)) == context.key_hash:
-        return sequence("key")
-    script = Script("write_file", (path, "0600"), context.fleet.name)
-    unit = context.fleet.inventory.balancer.unit
-    probes_with_it = machine == context.balancer and unit_active(context, machine, unit)
-    reload = Run(Script("unit_reload", (f"{unit}.service", context.state_url), context.fleet.name))
+        return
+    unit = fleet.inventory.balancer.unit
+    reads_it = machine == context.balancer and unit_active(context, machine, unit)
+    if reads_it and context.two_keys:
+        yield op("key", machine, "keep the key that engines run with", Run(Script("keep_key", (path, old), fleet.name)))
+    yield op("key", machine, f"write {path} (0600)", Run(Script("write_file", (path, "0600"), fleet.name), ApiKey()))
+    if reads_it:
+        why = "which takes both keys" if context.two_keys else "which probes with it"
+        yield op("key", machine, f"reload {unit}.service, {why}", reload(context))
+
+
+def reload(context: Context) -> Run:
+    unit = f"{context.fleet.inventory.balancer.unit}.service"
+    return Run(Script("unit_reload", (unit, context.state_url), context.fleet.name))
+
+
+def old_key(context: Context, machine: int) -> Group:
+    """Once every machine has changed to the new key, the old one is good nowhere."""
+    fleet, where = context.fleet, context.balancer
+    if machine != context.machines[0] or not context.two_keys or set(context.machines) != set(fleet.machines):
+        return sequence("old-key")
+    remove = Run(Script("remove_file", (paths.old_key(fleet),), fleet.name))
     return sequence(
-        "key",
-        op("key", machine, f"write {path} (0600)", Run(script, ApiKey())),
-        op("key", machine, f"reload {unit}.service, which probes with it", reload) if probes_with_it else None,
+        "old-key",
+        op("old-key", where, f"remove {paths.old_key(fleet)}", remove),
+        op("old-key", where, f"reload {fleet.inventory.balancer.unit}.service: one key is good", reload(context)),
     )
 
 

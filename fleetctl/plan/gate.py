@@ -171,6 +171,20 @@ def in_use(instances: Sequence[Instance]) -> Callable[[str], Judgement]:
     return judge
 
 
+def knows_key(instance: Instance) -> Callable[[str], Judgement]:
+    """Judge the state document: while there are two keys, the balancer has seen that this engine takes the new one."""
+
+    def judge(text: str) -> Judgement:
+        state = parse_json(text)
+        rows = state.get("peers", []) if isinstance(state, dict) else []
+        row = next((row for row in rows if row.get("id") == instance.id), None)
+        if not rows or (row is not None and row.get("key") == "old"):
+            return _pending("the balancer would still send it the old key")
+        return Judgement(Verdict.PASS, "it is sent the new key")
+
+    return judge
+
+
 def answered_by(expected: Sequence[str]) -> Callable[[str], Judgement]:
     """Judge `balancer_verify.sh`: the session at each place answered 200 from the address that its key computes to."""
 

@@ -34,6 +34,7 @@ AFTER: dict[str, tuple[str, ...]] = {
     "roll": ("release", "clean", "image", "model", "balancer"),
     "join": ("roll",),
     "record": ("start", "roll", "verify"),
+    "old-key": ("key", "roll"),
     "forget": ("purge",),
 }
 
@@ -42,6 +43,7 @@ STAGE_BEFORE: dict[str, tuple[str, ...]] = {
     "image": ("pull",),
     "model": ("manifest",),
     "record": ("start", "roll", "join", "verify"),
+    "old-key": ("key", "roll", "join"),
 }
 
 KEPT: dict[str, str] = {
@@ -68,6 +70,7 @@ LEFT_OUT: dict[str, str] = {
     "verify": "nobody asks every backend through the balancer before the release is called good",
     "tidy": "images and models that no release uses stay on the disks",
     "orphans": "instances that the inventory no longer lists stay, and stay in rotation",
+    "old-key": "the key that was replaced stays good at the balancer",
     "purge": "--purge removes nothing",
     "forget": "the key's file and the fleet's state stay on the machine",
 }

@@ -15,7 +15,7 @@ from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.observe.facts import Container, Facts
-from fleetctl.plan import gate
+from fleetctl.plan import drift, gate
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Group, Node, Operation, Run, Wait, sequence
@@ -123,6 +123,7 @@ def dismiss(context: Context, machine: int) -> Group:
         *jobs,
         _watchdog(context, machine),
         *_removed(context, "dismiss", machine, units, _ours(fleet, facts)),
+        *_no_balancer(context, "dismiss", machine),
     )
 
 
@@ -231,7 +232,20 @@ def orphans(context: Context, machine: int) -> Group:
         *_drained(context, "orphans", str(machine), peers),
         _out(context, "orphans", str(machine), peers),
         *_removed(context, "orphans", machine, units, containers),
+        *_no_balancer(context, "orphans", machine),
     )
+
+
+def _no_balancer(context: Context, step: str, machine: int) -> Iterator[Operation]:
+    """There is one balancer: it went to another machine, or got another name."""
+    fleet, names = context.fleet, drift.other_balancers(context.fleet, context.facts[machine])
+    for name in names:
+        words = f"stop, disable and remove {name}.service: the balancer is on {context.balancer}"
+        script = Script("remove_unit", (f"{name}.service",), fleet.name)
+        yield op(step, machine, words, Run(script, timeout=STOPPING))
+    if names and machine != context.balancer:
+        left = (paths.balancer(fleet), *paths.balancer_files(fleet))
+        yield op(step, machine, "remove its files", Run(Script("remove_folders", left, fleet.name)))
 
 
 def after_orphans(context: Context, machine: int) -> Context:

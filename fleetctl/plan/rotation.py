@@ -44,9 +44,14 @@ def undrain(context: Context, step: str, which: Instance, *, by_hand: bool = Fal
     if held(context, which) and not by_hand:
         return sequence("undrain")
     edit = context.edit(set_state(context.fleet, (which,), PeerState.UP, by_hand=by_hand))
-    wait = Wait(Script("state_ask", (context.state_url,)), gate.in_use((which,)), VERIFY_SECONDS, 15)
+    ask = Script("state_ask", (context.state_url,))
+    wait = Wait(ask, gate.in_use((which,)), VERIFY_SECONDS, 15)
+    known = Wait(ask, gate.knows_key(which), VERIFY_SECONDS, 15)
     return sequence(
         "undrain",
+        Operation(step, context.balancer, which.id, "wait until the balancer sends it the new key", known)
+        if context.two_keys
+        else None,
         Operation(step, context.balancer, which.id, "back in rotation", edit),
         Operation(step, context.balancer, which.id, "wait until the balancer sends to it", wait),
     )

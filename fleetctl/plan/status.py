@@ -11,7 +11,7 @@ from typing import Any
 from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.errors import FleetctlError
 from fleetctl.fleet.fleet import Fleet, Instance
-from fleetctl.observe.facts import Facts, Stopped
+from fleetctl.observe.facts import BalancerState, Facts, Stopped
 from fleetctl.plan import drift
 
 BAD = ("failed", "parked", "down", "unhealthy", "unreachable")
@@ -48,8 +48,15 @@ def document(
             "config": live.config if live else None,
             "peers": live.version if live else None,
             "drift_reason": drift.table(fleet, peers),
+            "old_key": _with_the_old_key(live),
         },
     }
+
+
+def _with_the_old_key(live: BalancerState | None) -> int | None:
+    """How many instances still have it; None while one key is good."""
+    keys = [peer.key for peer in live.peers if peer.key is not None] if live else []
+    return keys.count("old") if keys else None
 
 
 def verdict(machines: list[dict[str, Any]], up: int, anybody: bool, *, strange: bool = False) -> str:
@@ -93,6 +100,7 @@ def _machine(
             }
             for name, job in (facts.progress if facts else {}).items()
         },
+        "other_balancers": list(drift.other_balancers(fleet, facts)) if facts else [],
         "instances": [_instance(fleet, one, facts, peers, health.get(one.id)) for one in fleet.on(machine)],
     }
 
@@ -170,11 +178,15 @@ def problems(document: Mapping[str, Any]) -> list[str]:
             continue
         for one in machine["instances"]:
             found += _instance_problem(one)
+        for name in machine["other_balancers"]:
+            found.append(f"{machine['id']}: {name}.service is one balancer too many: fleetctl rollout removes it")
         found += [_job_problem(machine["id"], name, job) for name, job in machine["jobs"].items()]
     if document["balancer"]["backends"] is None:
         found.append(f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error")
     if document["balancer"]["drift_reason"] is not None:
         found.append(f"balancer: {document['balancer']['drift_reason']}: fleetctl rollout puts it right")
+    if (old := document["balancer"]["old_key"]) is not None:
+        found.append(f"two API keys are good, {old} instances have the old one: fleetctl key rotate finishes it")
     release = document["release"]
     if release and release.get("back_to") is not None:
         found.append(

@@ -29,6 +29,7 @@ STEPS: dict[str, Step] = {
     "join": rotation.join,
     "verify": rotation.verify,
     "orphans": removal.orphans,
+    "old-key": files.old_key,
     "record": files.record,
     "tidy": tidy.tidy,
     "drain": removal.drain,

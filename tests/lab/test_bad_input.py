@@ -131,7 +131,7 @@ def test_a_broken_peers_file_is_named_and_the_old_one_keeps_serving(pair: Lab) -
 
 def test_an_image_that_is_nowhere_changes_nothing(pair: Lab) -> None:
     before = pair.status()
-    done = pair.run("rollout", "--image", "quay.io/nobody/nothing:1", "--yes", code=1)
+    done = pair.run("rollout", "--image", "127.0.0.1:5000/nobody/nothing:1", "--yes", code=1)
     assert "pull" in done.err
     after = pair.status()
     assert after["release"] == before["release"]

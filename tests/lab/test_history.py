@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from .conftest import Lab
 
@@ -138,9 +139,32 @@ def test_each_device_mode_fails_with_the_ids_of_the_other(report_lab: Lab) -> No
     lab.run("start", "67/1", "--yes")
 
 
+def changes_mode(lab: Lab, mode: str) -> str:
+    """Machine 66 is rolled to the other device mode while the rest serves; the text of one of its units."""
+    document = yaml.safe_load(lab.inventory.read_text())
+    document["accelerator"]["device_mode"] = mode
+    other = lab.inventory.with_name(f"{mode}.yaml")
+    other.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    lab.run("rollout", "--machines", "66", "--yes", inventory=other)
+    document = lab.run("status", "-o", "json", inventory=other).json
+    assert document["balancer"]["up"] == 16
+    assert {one["state"] for m in document["machines"] if m["id"] == 66 for one in m["instances"]} == {"serving"}
+    return lab.on(66, "systemctl cat qwen38-tp2-2.service")
+
+
+def test_as_root_the_other_device_mode_serves_too(report_lab: Lab) -> None:
+    text = changes_mode(report_lab, "mapped")
+    assert "--privileged" not in text
+    assert "ASCEND_RT_VISIBLE_DEVICES=0,1" in text
+
+
 def test_the_report_grows_as_the_sudo_user_through_a_jump_host_with_mapped_devices(mapped_lab: Lab) -> None:
     grow(mapped_lab)
     text = mapped_lab.on(67, "systemctl cat qwen38-tp2-2.service")
     assert "--privileged" not in text
     assert "ASCEND_RT_VISIBLE_DEVICES=0,1" in text
     assert "nothing to do" in mapped_lab.run("rollout", "--yes").out
+
+
+def test_as_the_sudo_user_the_other_device_mode_serves_too(mapped_lab: Lab) -> None:
+    assert "--privileged" in changes_mode(mapped_lab, "privileged")

@@ -8,14 +8,18 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from fleetctl.plan import playbook
 from fleetctl.plan.steps import STEPS
+from tests.lab import registry
 
-from .conftest import Lab, kill
+from .conftest import ROOT, Lab, a_lab, kill
 
-# Which command has every step of the playbooks to do, on machines that have nothing yet.
+IMAGE = "quay.io/ascend/vllm-ascend:qwen3.8-a2"
+# Which command comes to each step of the playbooks: on machines that have nothing yet, then on a fleet that serves.
 RUNS = {
+    "pull": "rollout --image {pulled}",
     "manifest": "add-machine 69",
     "release": "add-machine 69",
     "key": "add-machine 69",
@@ -26,14 +30,25 @@ RUNS = {
     "balancer": "add-machine 69",
     "join": "add-machine 69",
     "verify": "add-machine 69",
+    "make-room": "add-machine 67 -i {first}",
     "image": "add-machine 67",
     "model": "add-machine 67",
     "roll": "rollout --mtp 5",
     "record": "rollout --mtp 5",
     "tidy": "rollout --mtp 5",
 }
+LEAVING = {
+    "orphans": "rollout -i {one}",
+    "drain": "remove-machine 67 --purge",
+    "leave": "remove-machine 67 --purge",
+    "dismiss": "remove-machine 67 --purge",
+    "purge": "remove-machine 67 --purge",
+    "forget": "remove-machine 67 --purge",
+}
 # A step's script waits for the machine's step lock; a slow flock keeps it alive long enough to be seen.
+# A check of the balancer takes no lock; it asks with curl.
 SLOW_FLOCK = '#!/bin/sh\nif [ -e /run/slow-steps ]; then sleep 2; fi\nexec /usr/bin/flock.real "$@"\n'
+SLOW_CURL = '#!/bin/sh\nif [ -e /run/slow-curl ]; then sleep 2; fi\nexec /usr/bin/curl.real "$@"\n'
 # Scripts of fleetctl but for the heartbeat of its lock; the brackets keep the question from finding itself.
 ALIVE = (
     "n=0; for f in $(grep -lza 'umask 02[2]' /proc/[0-9]*/cmdline 2>/dev/null); do "
@@ -41,37 +56,51 @@ ALIVE = (
 )
 # What gives a step something to do where a fresh lab has nothing: two images that fleetctl brought and nobody needs.
 PREPARE = {
-    "tidy": "d=/var/lib/fleetctl/pair/images; printf 'sha256:%064d old\\n' 1 2 >$d.new; cat $d >>$d.new; mv $d.new $d"
+    "tidy": "d=/var/lib/fleetctl/kills/images; printf 'sha256:%064d old\\n' 1 2 >$d.new; cat $d >>$d.new; mv $d.new $d"
 }
 
 
 @pytest.fixture(scope="module")
-def slow_pair(pair: Lab) -> Iterator[Lab]:
-    for machine in (69, 67):
-        pair.on(
-            machine,
-            "mv /usr/bin/flock /usr/bin/flock.real; cat >/usr/bin/flock <<'E'\n"
-            + SLOW_FLOCK
-            + "E\nchmod 755 /usr/bin/flock",
-        )
-        pair.on(machine, "touch /run/slow-steps")
-    yield pair
+def slow_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Two machines with two instances each."""
+    for lab in a_lab(tmp_path_factory, "kills", "10.255.238", [69, 67], instances={"per_machine": 2}):
+        for machine in (69, 67):
+            for name, text in (("flock", SLOW_FLOCK), ("curl", SLOW_CURL)):
+                path = f"/usr/bin/{name}"
+                lab.on(machine, f"mv {path} {path}.real; cat >{path} <<'E'\n{text}E\nchmod 755 {path}")
+            lab.on(machine, "touch /run/slow-steps")
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def words(slow_pair: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What stands in braces in RUNS: an image of a registry, and the inventory with one change."""
+    pulled = registry.serve(slow_pair, 69, IMAGE, "vllm-ascend", "pulled", tmp_path_factory.mktemp("registry"))
+    document = yaml.safe_load(slow_pair.inventory.read_text())
+    found = {"pulled": pulled}
+    next(machine for machine in document["machines"] if machine["id"] == 67)["clean"]["first"] = True
+    found["first"] = _written(slow_pair, "first", document)
+    document["instances"]["per_machine"] = 1
+    found["one"] = _written(slow_pair, "one", document)
+    return found
+
+
+def _written(lab: Lab, name: str, document: object) -> str:
+    path = lab.inventory.with_name(f"{name}.yaml")
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    return str(path)
 
 
 def test_every_step_of_every_playbook_is_killed_somewhere_below() -> None:
     steps = {
         s
-        for name in ("add-machine", "rollout")
-        for stage in playbook.load(name, set(STEPS)).stages
+        for file in (ROOT / "playbooks").glob("*.yaml")
+        for stage in playbook.load(file.stem, set(STEPS)).stages
         for s in stage.steps
         if isinstance(s, str)
     }
-    # `make-room` is `clean` done earlier, with the same operations. `pull` needs a registry, and a lab has none: it is
-    # a job like `image`, and what its failure leaves is tested in test_bad_input.py.
-    # What takes machines out is run in test_removal.py.
-    elsewhere = {"make-room", "pull", "orphans", "drain", "leave", "dismiss", "purge", "forget"}
-    assert steps - elsewhere - set(RUNS) == set()
-    assert set(STEPS) - elsewhere - set(RUNS) == set()
+    assert steps == set(STEPS)
+    assert steps - {*RUNS, *LEAVING} == set()
 
 
 def reaches(process: subprocess.Popen[str], step: str, seconds: float = 120) -> str | None:
@@ -94,21 +123,28 @@ def reaches(process: subprocess.Popen[str], step: str, seconds: float = 120) -> 
     return None if found.is_set() else "".join(lines)
 
 
-@pytest.mark.parametrize("step", [*RUNS])
-def test_killed_in_a_step_and_finished_by_the_same_command(slow_pair: Lab, step: str) -> None:
-    lab = slow_pair
-    if step in PREPARE:
-        lab.on(67, PREPARE[step])
-    process = lab.start(*RUNS[step].split(), "--yes")
+def killed_in(lab: Lab, step: str, command: str) -> None:
+    process = lab.start(*command.split(), "--yes")
     if (said := reaches(process, step)) is not None:
         pytest.fail(f"the command never came to {step}:\n{said}")
-    if step == "verify":
-        # Quick and without the step lock: it is alive when it is said, and hardly longer.
-        kill(process)
-        return
-    alive = lambda: sum(int(lab.on(m, ALIVE) or 0) for m in (69, 67))
-    lab.wait("the step's remote process is alive", lambda: alive() > 0, 10)
+    lab.wait("the step's remote process is alive", lambda: any(int(lab.on(m, ALIVE)) for m in (69, 67)), 10)
     kill(process)
+
+
+@pytest.mark.parametrize("step", [*RUNS])
+def test_killed_in_a_step_and_finished_by_the_same_command(slow_pair: Lab, words: dict[str, str], step: str) -> None:
+    lab, command = slow_pair, RUNS[step].format(**words)
+    if step in PREPARE:
+        lab.on(67, PREPARE[step])
+    if step == "verify":
+        lab.on(69, "touch /run/slow-curl")
+    killed_in(lab, step, command)
+    lab.on(69, "rm -f /run/slow-curl")
+    if step == "pull":
+        # What serves stays as it is: the fleet's own image is the one that is rolled out below.
+        killed_in(lab, "manifest", command)
+        assert lab.on(69, f"docker images -q {words['pulled']}") != ""
+        registry.stop(lab, 69)
 
 
 @pytest.mark.parametrize("command", ["add-machine 69", "add-machine 67", "rollout --mtp 5"])
@@ -124,9 +160,28 @@ def test_after_all_kills_everything_serves_and_nothing_is_left_behind(slow_pair:
     lab = slow_pair
     document = lab.status()
     assert document["verdict"] == "ok"
-    assert document["balancer"]["up"] == 8
+    assert document["balancer"]["up"] == 4
     assert {one["mtp"] for m in document["machines"] for one in m["instances"]} == {5}
     for machine in (69, 67):
         assert "fleetctl-transfer" not in lab.on(machine, "cat /root/.ssh/authorized_keys 2>/dev/null || true")
         assert lab.on(machine, "ls /run/fleetctl/transfer 2>/dev/null || true").strip() == ""
         assert lab.on(machine, "find /etc/fleetctl /etc/systemd/system /var/lib/fleetctl -name '*fleetctl-new*'") == ""
+
+
+@pytest.mark.parametrize("step", [*LEAVING])
+def test_killed_while_instances_leave(slow_pair: Lab, words: dict[str, str], step: str) -> None:
+    for machine in (69, 67):
+        slow_pair.on(machine, "touch /run/slow-steps")
+    killed_in(slow_pair, step, LEAVING[step].format(**words))
+
+
+def test_in_the_end_the_machine_has_left(slow_pair: Lab) -> None:
+    lab = slow_pair
+    for machine in (69, 67):
+        lab.on(machine, "rm -f /run/slow-steps")
+    lab.run(*LEAVING["forget"].split(), "--yes")
+    assert "nothing to do" in lab.run(*LEAVING["forget"].split(), "--yes").out
+    states = lab.states()
+    assert {id for id, state in states.items() if state == "serving"} >= {"69/0"}
+    assert {state for id, state in states.items() if id.startswith("67/")} == {"absent"}
+    assert lab.on(67, f"docker images -q {IMAGE}; docker ps -aq; ls /etc/fleetctl/kills 2>/dev/null || true") == ""

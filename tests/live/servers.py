@@ -94,6 +94,7 @@ class Behaviour:
     die_after_chunks: int | None = None
     drop: bool = False
     stall_completions: bool = False
+    keys: tuple[str, ...] = ()  # when there are any: every other request is answered 401
 
 
 @dataclass
@@ -185,6 +186,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.owner.probes.append(seen)
             time.sleep(how.health_delay)
             self._answer(how.health_status, b"")
+            return
+        if how.keys and self.headers.get("Authorization", "").partition(" ")[2] not in how.keys:
+            self._answer(401, b'{"error":"Unauthorized"}')
             return
         if self.headers.get("X-Fleetctl-Probe"):
             self.owner.probes.append(seen)

@@ -246,6 +246,18 @@ def test_a_file_that_is_gone_at_the_source_is_named(site: Site) -> None:
     assert NAMES[1] in words
 
 
+def test_a_source_that_refuses_the_key_is_lost_and_not_waited_for(site: Site) -> None:
+    site.make_manifest()
+    (site.root / "bin/ssh").write_text("#!/bin/sh\necho 'root@source: Permission denied (publickey).' >&2\nexit 255\n")
+    rc, said = site.copy()
+    assert rc == 69
+    assert "refuses the key: root@source: Permission denied" in said
+
+
+def test_a_copy_that_cannot_begin_leaves_no_key(site: Site) -> None:
+    assert site.copy()[0] != 0  # there is no manifest
+
+
 def test_unchanged_files_are_linked_and_not_asked_for(site: Site) -> None:
     site.make_manifest()
     assert site.copy()[0] == 0

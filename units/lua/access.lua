@@ -6,6 +6,7 @@ local keys = require "keys"
 local limits = require "limits"
 local metrics = require "metrics"
 local peers = require "peers"
+local secret = require "secret"
 local settings = require "settings"
 
 local LEAST_CONN = settings.affinity == "least_conn"
@@ -45,6 +46,10 @@ function access.run()
     ctx.computes = method == "POST"
     var.route_held, var.route_id = "1", peer.id
     var.route_addr, var.route_why = peer.address, why
+    if secret.rotating() and secret.is_ours(keys.bearer(var.http_authorization or "")) then
+        ctx.ours = true
+        var.route_auth = "Bearer " .. secret.of(peer)
+    end
 end
 
 return access

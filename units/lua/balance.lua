@@ -6,6 +6,7 @@ local failure = require "failure"
 local health = require "health"
 local inflight = require "inflight"
 local metrics = require "metrics"
+local secret = require "secret"
 
 local set_more_tries = balancer.set_more_tries
 
@@ -56,6 +57,9 @@ local function again(var, ctx)
     ctx.tries, ctx.started, ctx.peer, ctx.why = 2, ngx.now(), peer, "retry"
     var.route_held, var.route_id = "1", peer.id
     var.route_addr, var.route_why = peer.address, "retry"
+    if ctx.ours then
+        var.route_auth = "Bearer " .. secret.of(peer)
+    end
     balancer.recreate_request()    -- X-Backend-Instance names the new one
     return use(peer)
 end

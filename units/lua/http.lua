@@ -26,8 +26,10 @@ function http.ask(peer, text, seconds, want_body)
     return status, body
 end
 
-function http.get(peer, path)
-    return "GET " .. path .. " HTTP/1.0\r\nHost: " .. peer.address .. "\r\nX-Fleetctl-Probe: 1\r\n\r\n"
+function http.get(peer, path, key)
+    local authorization = key and "Authorization: Bearer " .. key .. "\r\n" or ""
+    return "GET " .. path .. " HTTP/1.0\r\nHost: " .. peer.address .. "\r\n" .. authorization
+        .. "X-Fleetctl-Probe: 1\r\n\r\n"
 end
 
 function http.post(peer, path, key, body)

@@ -64,7 +64,18 @@ local function last_proof(peer)
     return dict:get("p:" .. peer.id) or 0
 end
 
+-- While the key changes: which of the two its engine was started with.
+local function ask_key(peer)
+    local status = http.ask(peer, http.get(peer, "/v1/models", secret.get()), FAST_SECONDS)
+    if status == 200 or status == 401 then
+        secret.learned(peer, status == 200)
+    end
+end
+
 local function server_ok(peer, record)
+    if secret.rotating() then
+        ask_key(peer)
+    end
     record.misses, record.refusals, record.slow = 0, 0, 0
     record.good = record.good + 1
     if record.server == "suspect" or record.good >= RISE then
@@ -154,7 +165,7 @@ end
 local function ask_engine(peer, record)
     local body = '{"model":' .. json.encode(settings.model) .. ',"prompt":"1","max_tokens":1,"temperature":0}'
     local before, started = tokens(peer), ngx.now()
-    local text = http.post(peer, "/v1/completions", secret.get(), body)
+    local text = http.post(peer, "/v1/completions", secret.of(peer), body)
     local status, reason = http.ask(peer, text, SLOW_SECONDS)
     ngx.update_time()
     if status == 200 then

@@ -20,7 +20,7 @@ local start = {}
 
 function start.master()
     peers.start()
-    secret.read()
+    secret.read(peers.current().list)
 end
 
 local function tick(premature)

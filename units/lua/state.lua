@@ -7,9 +7,20 @@ local json = require "json"
 local keys = require "keys"
 local metrics = require "metrics"
 local peers = require "peers"
+local secret = require "secret"
 local settings = require "settings"
 
 local LOADED = ngx.now()    -- seconds since 1970: every reload loads this file again, in the master
+
+-- The release with which this machine became the balancer; nil when nobody noted it.
+local SINCE
+do
+    local file = io.open(settings.since, "rb")
+    if file then
+        SINCE = file:read("*l")
+        file:close()
+    end
+end
 
 local state = {}
 
@@ -47,18 +58,23 @@ function state.health()
         { "backends", #list },
         { "up", up },
         { "machines", json.list(machines(list)) },
+        { "since", SINCE },
     }), up == 0 and ngx.HTTP_SERVICE_UNAVAILABLE or ngx.HTTP_OK)
 end
 
 local function row(peer)
-    return json.object({
+    local pairs = {
         { "id", peer.id },
         { "address", peer.address },
         { "weight", peer.weight },
         { "state", peer.state },
         { "health", health.of(peer) },
         { "inflight", inflight.of(peer) },
-    })
+    }
+    if secret.rotating() then
+        pairs[#pairs + 1] = { "key", secret.known(peer) }
+    end
+    return json.object(pairs)
 end
 
 -- `version` is the peers file that every serving worker holds, "" while they differ; `loaded` is when the

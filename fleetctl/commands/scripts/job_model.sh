@@ -4,12 +4,9 @@
 # already are linked. FOLDER, which has the transfer's key, ends with the job, however it ends.
 folder=$1 model=$2 manifest=$3 streams=$4 limit=$5
 PATIENCE=900 # seconds without a byte until the source counts as lost
+REFUSALS=5   # of the transfer's key, with no byte in between
 SOURCE_CHANGED=65 SOURCE_LOST=69
 work=$(mktemp -d /run/fleetctl/model.XXXXXX)
-# As it is now: another command may replace it while this one goes on.
-kept=$manifest
-cp "$manifest" "$work/manifest"
-manifest=$work/manifest
 pids=
 finish() {
 	for pid in $pids; do kill "$pid" 2>/dev/null || true; done
@@ -21,6 +18,10 @@ forgetting=
 forget() { ssh -F "$folder/config" -o ConnectTimeout=3 source forget </dev/null >/dev/null 2>&1 || true; }
 trap finish EXIT
 trap 'exit 1' TERM INT HUP
+# As it is now: another command may replace it while this one goes on.
+kept=$manifest
+cp "$manifest" "$work/manifest"
+manifest=$work/manifest
 versions="$(dirname "$model")/.$(basename "$model").fleetctl"
 partial="$versions/partial"
 mkdir -p "$partial"
@@ -148,16 +149,22 @@ while :; do
 	for rc in "$work"/rc.*; do
 		[ -e "$rc" ] || continue
 		case $(cat "$rc") in
-		0 | 24) ;;
+		0) ;;
 		10 | 12 | 20 | 30 | 35 | 255)
 			if [ $(($(uptime_seconds) - last)) -gt "$PATIENCE" ]; then
 				echo "the source has sent nothing for $PATIENCE s: $(tail -n 1 "$work/list.${rc##*.}.err")" >&2
 				exit "$SOURCE_LOST"
 			fi
+			# A source whose sshd starts or is full says it too, for a while; one that has lost the key says nothing else.
+			if grep -q 'Permission denied (' "$work/list.${rc##*.}.err"; then echo "$now" >>"$work/refused"; fi
+			if [ "$(grep -cx "$now" "$work/refused" 2>/dev/null)" -gt "$REFUSALS" ]; then
+				echo "the source refuses the key: $(grep -m 1 'Permission denied (' "$work/list.${rc##*.}.err")" >&2
+				exit "$SOURCE_LOST"
+			fi
 			echo "$(grep . "$work/list.${rc##*.}.err" | tail -n 1): trying again" >&2
 			sleep 2
 			;;
-		23)
+		23 | 24)
 			if grep -q 'No space left' "$work/list.${rc##*.}.err"; then
 				echo "the disk is full: $(grep -m 1 'No space left' "$work/list.${rc##*.}.err")" >&2
 				exit 1

@@ -1,11 +1,14 @@
-# transfer_revoke USER TAG: the transfer's line is gone from the source.
+# transfer_revoke USER TAG: the transfer's line is gone from this machine; also from the keys of whom fleetctl logged in as
+# before the inventory named USER.
 user=$1 tag=$2
-file="$(getent passwd "$user" | cut -d: -f6)/.ssh/authorized_keys"
-if [ ! -e "$file" ]; then exit 0; fi
 umask 077
-temporary="$file.fleetctl-new"
-trap 'rm -f "$temporary"' EXIT
-awk -v tag="fleetctl-transfer:$tag" '$NF != tag' "$file" >"$temporary"
-chown "$user:$(id -gn "$user")" "$temporary"
-sync "$temporary" 2>/dev/null || sync
-mv -f "$temporary" "$file"
+for home in "$(getent passwd "$user" | cut -d: -f6)" /root /home/*; do
+	file="$home/.ssh/authorized_keys"
+	grep -qF "fleetctl-transfer:$tag" "$file" 2>/dev/null || continue
+	temporary="$file.fleetctl-new"
+	trap 'rm -f "$temporary"' EXIT
+	awk -v tag="fleetctl-transfer:$tag" '$NF != tag' "$file" >"$temporary"
+	chown --reference="$file" "$temporary"
+	sync "$temporary" 2>/dev/null || sync
+	mv -f "$temporary" "$file"
+done

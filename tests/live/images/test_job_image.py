@@ -167,6 +167,7 @@ def test_twenty_cuts_cost_no_byte(copy: Copy) -> None:
     assert done.out.count("trying again") == 20
 
 
+@pytest.mark.matrix
 def test_connections_that_bring_nothing_do_not_end_it_at_once(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE))
     copy.breaks(*({"after": 0} for _ in range(12)))
@@ -174,6 +175,7 @@ def test_connections_that_bring_nothing_do_not_end_it_at_once(copy: Copy) -> Non
     copy.assert_copied()
 
 
+@pytest.mark.matrix
 def test_a_source_that_stays_away_ends_it_and_the_next_copy_goes_on_where_it_was(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     copy.breaks({"after": len(BASE)}, {"after": 1_000_000}, *({"after": 0} for _ in range(200)))
@@ -203,6 +205,7 @@ def test_a_killed_copy_is_gone_on_with(copy: Copy) -> None:
     assert f"layer {digest(BASE)} {had} 0" in copy.asked
 
 
+@pytest.mark.matrix
 def test_a_stopped_copy_takes_its_key_with_it(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     process = copy.start(limit=1_000_000)
@@ -238,6 +241,7 @@ def test_a_store_that_gives_wrong_bytes_is_left_for_save_and_load(copy: Copy) ->
     assert done.err == "not by layers but whole, by docker save and load: layer 1 did not arrive as the source has it\n"
 
 
+@pytest.mark.matrix
 def test_without_python_on_the_source_the_image_goes_whole(copy: Copy, tmp_path: Path) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     tools = tmp_path / "tools"
@@ -266,6 +270,7 @@ def test_another_store_on_the_source_lets_the_image_go_whole_and_its_content_is_
     assert driver in done.err
 
 
+@pytest.mark.matrix
 def test_another_store_on_the_receiver_lets_the_image_go_whole_and_its_content_is_checked(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     done = copy.run(driver="btrfs")
@@ -273,6 +278,7 @@ def test_another_store_on_the_receiver_lets_the_image_go_whole_and_its_content_i
     assert "Docker here keeps its images with btrfs" in done.err
 
 
+@pytest.mark.matrix
 def test_a_whole_copy_that_is_cut_starts_over(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     program = copy.programs / "layers.py"
@@ -282,6 +288,7 @@ def test_a_whole_copy_that_is_cut_starts_over(copy: Copy) -> None:
     copy.assert_copied()
 
 
+@pytest.mark.matrix
 def test_an_image_that_is_named_anew_on_the_source_meanwhile_is_copied_as_it_is_now(copy: Copy) -> None:
     copy.source.load(archive(OLD, BASE, OTHER), archive(IMAGE, BASE, TOP))
     rename = f"DOCKER_HOST=unix://{copy.source.socket} docker tag {OLD} {IMAGE}"
@@ -313,6 +320,7 @@ def test_a_disk_that_fills_up_is_said_and_freed_space_is_used_to_go_on(copy: Cop
     assert copy.carried("layer") < len(BASE) + len(TOP) + 200_000
 
 
+@pytest.mark.matrix
 def test_an_image_without_a_shell_is_tried_as_far_as_it_goes(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, MIDDLE, layer({"opt/base": BASE}), OTHER))
     assert "no /bin/sh" in copy.run().out
@@ -327,6 +335,7 @@ def test_an_image_that_does_not_run_never_gets_the_name(copy: Copy) -> None:
     assert copy.receiver.id(copy.source.id(IMAGE)) == ""
 
 
+@pytest.mark.matrix
 def test_progress_is_told_every_second(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     done = copy.run(limit=2_000_000)

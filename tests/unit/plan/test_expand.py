@@ -52,6 +52,7 @@ def whole(fleet: Fleet) -> dict[int, Facts]:
     hashes = {str(folder / name): sha256(text) for name, text in files.items()}
     hashes[str(paths.unit(fleet.inventory.balancer.unit))] = sha256(unit)
     hashes[str(paths.logrotate(fleet))] = sha256(config.logrotate(fleet))
+    hashes |= {path: sha256(text) for path, text in units.alone(fleet).items()}
     live = tuple(PeerState(p.id, p.address, "up", 0) for p in table)
     state = BalancerState(peers.version(peers.render(table)), config.config_hash(files), live)
     active = Unit("active", "running", "enabled", "success", 0, "")
