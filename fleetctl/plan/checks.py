@@ -40,7 +40,6 @@ def machine_problems(
     found += _npus(fleet, machine, facts, chosen)
     found += _ports(fleet, machine, facts, chosen)
     found += _names(fleet, facts, chosen)
-    found += [f"cannot reach {line}" for line in facts.unreachable_peers]
     found += _disks(fleet, machine, facts)
     return found
 
@@ -55,7 +54,14 @@ def balancer_problems(fleet: Fleet, machine: Machine, facts: Facts) -> list[str]
         for listener in _holders(facts, port, None):
             if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
                 found.append(f"port {port} of the balancer is held by {words}")
-    return found + [f"cannot reach {line}" for line in facts.unreachable_peers]
+    return found
+
+
+def unreachable(fleet: Fleet, facts: Facts, machines: Iterable[int]) -> list[str]:
+    """Ports of these machines, and of the source, that this one cannot open; others may be dead, it does not matter."""
+    needed = {fleet.machines[machine].address for machine in (*machines, fleet.inventory.source)}
+    found = [line for line in facts.unreachable_peers if line.partition(" ")[0].rpartition(":")[0] in needed]
+    return [f"cannot reach {line}" for line in found]
 
 
 def usable_nginx(fleet: Fleet, facts: Facts) -> bool:

@@ -12,7 +12,9 @@ from fleetctl.plan.operation import Group, Run, sequence
 
 def make_room(context: Context, machine: int) -> Group:
     """Clean before copying, on machines whose inventory says `clean: first` because their disk demands it."""
-    return clean_now(context, machine) if context.fleet.machines[machine].clean.first else sequence("make-room")
+    if not context.fleet.machines[machine].clean.first:
+        return sequence("make-room")
+    return clean_now(context, machine, "make-room")
 
 
 def clean(context: Context, machine: int) -> Group:
@@ -20,13 +22,13 @@ def clean(context: Context, machine: int) -> Group:
     return sequence("clean") if context.fleet.machines[machine].clean.first else clean_now(context, machine)
 
 
-def clean_now(context: Context, machine: int) -> Group:
+def clean_now(context: Context, machine: int, step: str = "clean") -> Group:
     fleet, facts = context.fleet, context.facts[machine]
     units, containers = checks.to_clean(fleet.machines[machine], facts, fleet)
     folder = paths.saved(fleet, context.stamp)
     operations = [
         op(
-            "clean",
+            step,
             machine,
             f"stop, disable and remove {unit} (saved in {folder})",
             Run(Script("clean_unit", (folder, unit), fleet.name), timeout=HELD),
@@ -35,7 +37,7 @@ def clean_now(context: Context, machine: int) -> Group:
     ]
     operations += [
         op(
-            "clean",
+            step,
             machine,
             f"remove container {c.name} (saved in {folder})",
             Run(Script("clean_container", (folder, c.name), fleet.name), timeout=HELD),
@@ -51,10 +53,10 @@ def clean_now(context: Context, machine: int) -> Group:
         script = Script("clean_process", (folder, process.port, process.executable), fleet.name)
         operations.append(
             op(
-                "clean",
+                step,
                 machine,
                 f"stop {process.executable} on port {process.port} by pid",
                 Run(script, timeout=HELD),
             )
         )
-    return sequence("clean", *operations)
+    return sequence(step, *operations)

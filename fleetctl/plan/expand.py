@@ -112,6 +112,7 @@ def problems(context: Context) -> dict[int, list[str]]:
             if machine in context.machines
             else checks.balancer_problems(fleet, fleet.machines[machine], facts)
         )
+        listed += checks.unreachable(fleet, facts, context.machines)
         needs_image = machine in context.machines and context.new_image(machine)
         needs_model = machine in context.machines and context.new_model(machine)
         # A copy that goes on from an earlier run has its room already.

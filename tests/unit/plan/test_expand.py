@@ -251,7 +251,7 @@ def test_clean_first_makes_room_before_anything_is_copied(fleet: Fleet) -> None:
         m.model_copy(update={"clean": m.clean.model_copy(update={"first": True})}) for m in fleet.inventory.machines
     )
     first = replace(fleet, inventory=fleet.inventory.model_copy(update={"machines": machines}))
-    assert steps_on(plan("add-machine", context(first, facts, (67,))), 67).index("clean") == 1
+    assert steps_on(plan("add-machine", context(first, facts, (67,))), 67).index("make-room") == 1
 
 
 def test_the_plan_says_how_to_restore_what_it_cleans(fleet: Fleet) -> None:

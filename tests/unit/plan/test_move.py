@@ -13,7 +13,7 @@ from fleetctl.commands import units
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.observe.facts import Facts
 from fleetctl.observe.observe import own_balancers
-from fleetctl.plan import status
+from fleetctl.plan import expand, status
 
 from .test_expand import FLAVOUR, context, plan, whole
 from .test_key import words
@@ -54,6 +54,15 @@ def test_without_the_dead_machine_its_instances_are_not_in_the_table(fleet: Flee
     found = words(plan("rollout", context(there, facts, (68, 67, 66))))
     assert any(summary.startswith("join: 8 -> 12 backends") for summary in found)
     assert not any("69" in summary for summary in found if "qwen" in summary)
+
+
+def test_a_dead_machine_that_is_not_meant_stops_nobody(fleet: Fleet) -> None:
+    there, facts = moved(fleet)
+    dead = "10.255.254.69:8000 Failed to connect to 10.255.254.69 port 8000"
+    facts[68] = replace(facts[68], unreachable_peers=(dead,))
+    assert f"cannot reach {dead}" in str(expand.problems(context(there, facts, tuple(there.machines))))
+    del facts[69]
+    assert "cannot reach" not in str(expand.problems(context(there, facts, (68, 67, 66))))
 
 
 def test_status_names_a_balancer_too_many(fleet: Fleet) -> None:
