@@ -48,7 +48,8 @@ LEAVING = {
     "forget": "remove-machine 67 --purge",
 }
 MACHINES = (69, 67)
-AHEAD = 3  # operations
+# Much comes before these: it goes at its usual speed until so many operations before.
+LATE, AHEAD = {"balancer", "join", "verify", "record", "tidy", "orphans", "purge", "forget"}, 3
 # A step's script waits for the machine's step lock; a slow flock keeps it alive long enough to be seen.
 # A check of the balancer takes no lock; it asks with curl.
 SLOW_FLOCK = '#!/bin/sh\nif [ -e /run/slow-steps ]; then sleep 2; fi\nexec /usr/bin/flock.real "$@"\n'
@@ -119,7 +120,7 @@ def slow(lab: Lab, yes: bool) -> None:
 def reaches(lab: Lab, process: subprocess.Popen[str], step: str, seconds: float = 120) -> str | None:
     """Read stderr until the step is said to be under way; else what the command said instead.
 
-    The plan comes first, a line for each operation: from a few operations before the step's first one they are slow.
+    The plan comes first, a line for each operation: of late steps only the last few operations before are slow.
     """
     lines: list[str] = []
     planned: list[str] = []
@@ -149,7 +150,7 @@ def reaches(lab: Lab, process: subprocess.Popen[str], step: str, seconds: float 
 
 
 def killed_in(lab: Lab, step: str, command: str) -> None:
-    slow(lab, False)
+    slow(lab, step not in LATE)
     if step in PREPARE:
         lab.on(*PREPARE[step])
     process = lab.start(*command.split(), "--yes")
