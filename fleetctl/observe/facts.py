@@ -133,6 +133,9 @@ class BalancerState:
     version: str
     config: str
     peers: tuple[PeerState, ...]
+    key: str | None = None
+    """The sid (routing.sid) of the API key that it has read, and of the one that this replaces"""
+    old_key: str | None = None
 
 
 @dataclass(frozen=True)

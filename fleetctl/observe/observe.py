@@ -320,4 +320,6 @@ def balancer(text: str) -> BalancerState | None:
         )
         for p in entry.get("peers") or ()
     )
-    return BalancerState(entry.get("version") or "", entry.get("config") or "", peers)
+    return BalancerState(
+        entry.get("version") or "", entry.get("config") or "", peers, entry.get("key"), entry.get("old_key")
+    )

@@ -51,6 +51,15 @@ def _out(context: Context, step: str, which: Instance, *, now: bool) -> Group | 
     return rotation_steps.drain(context, step, which)
 
 
+def _back(context: Context, which: Instance) -> Group | None:
+    """In rotation again, when it has joined."""
+    if not _known(context, which):
+        return None
+    # Its machine's file may still be the old key's: a change of the key was cut short.
+    new = context.facts[which.machine].files.get(str(paths.api_key(context.fleet))) == context.key_hash
+    return rotation_steps.undrain(context, "undrain", which, started_with_key=new)
+
+
 def _refuse_what_was_edited(context: Context, which: Instance) -> None:
     """Whoever types `restart` wants the instance that was there, not what somebody made of its unit meanwhile."""
     by_hand = context.comparisons[which.id].by_hand
@@ -79,7 +88,7 @@ def restart(context: Context, instances: Sequence[Instance], *, now: bool = Fals
                 which.id,
                 _out(context, "drain", which, now=now),
                 instance_steps.bring_up(context, "restart", comparison),
-                rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
+                _back(context, which),
             )
         )
     return _plan(context, "restart", groups, stays_drained(context, instances))
@@ -108,7 +117,7 @@ def start(context: Context, instances: Sequence[Instance]) -> Plan:
                 Operation("start", which.machine, which.id, "no longer stopped on purpose", mark) if marked else None,
                 enable(context, "start", which) if serves and disabled else None,
                 None if serves else instance_steps.bring_up(context, "start", context.comparisons[which.id]),
-                rotation_steps.undrain(context, "undrain", which) if _known(context, which) else None,
+                _back(context, which),
             )
         )
     return _plan(context, "start", groups, stays_drained(context, instances))

@@ -8,7 +8,6 @@ from fleetctl.plan import desired, gate
 from fleetctl.plan.build import HELD, unit_active, write
 from fleetctl.plan.cleaning import clean_now
 from fleetctl.plan.context import Context, archive
-from fleetctl.plan.files import key
 from fleetctl.plan.operation import Group, Operation, Run, Wait, sequence
 
 
@@ -38,7 +37,6 @@ def apply_balancer(context: Context) -> Group:
     return sequence(
         "balancer",
         None if where in context.machines else clean_now(context, where),
-        None if where in context.machines else key(context, where),
         *_shadow(context, wanted) if stale and not context.plain else (),
         *(write(context, "balancer", where, name, wanted.beside[name]) for name in changed),
         None if context.plain or facts.balancer is not None else _since(context),
@@ -49,7 +47,7 @@ def apply_balancer(context: Context) -> Group:
 def _since(context: Context) -> Operation:
     """Whoever was made the balancer later is the balancer: others do not start beside it (units/alone.sh)."""
     release = context.release or context.current
-    text = f"{release.number if release else 0:05d}-{context.stamp}\n"
+    text = f"{context.fleet.name} {release.number if release else 0:05d}-{context.stamp}\n"
     return write(context, "balancer", context.balancer, paths.since(context.fleet), text)
 
 

@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from fleetctl.balancer.peers import Peer, PeerState, of_instance
 from fleetctl.commands import paths
@@ -24,7 +25,7 @@ class Context:
     `current` is the release that the machines know, `release` the one that this command rolls out.
     `peers_broken`: the table is the running balancer's, the file has to be written again. `canary`: the instance that
     is changed first, `max_unavailable`: in place of the inventory's. `purge`: what fleetctl brought to a machine leaves
-    with it.
+    with it. `key_hash` and `key_sid` (routing.sid) are of the API key that the fleet is to have.
     """
 
     fleet: Fleet
@@ -40,6 +41,7 @@ class Context:
     canary: str | None = None
     max_unavailable: str | None = None
     purge: bool = False
+    key_sid: str = ""
 
     @property
     def balancer(self) -> int:
@@ -84,24 +86,42 @@ class Context:
         """The machine's key file holds another key: engines read it once, when they start."""
         return self.facts[machine].files.get(str(paths.api_key(self.fleet))) != self.key_hash
 
+    def key_of(self, path: PurePosixPath) -> str | None:
+        """The hash of a key file of the balancer's machine; None when there is none."""
+        return self.facts[self.balancer].files.get(str(path))
+
     @property
     def changes_key(self) -> bool:
-        """The running balancer knows another key than the fleet is to have: it has to learn the new one first."""
-        files, path = self.facts[self.balancer].files, str(paths.api_key(self.fleet))
-        return files.get(path) not in (None, self.key_hash) and self.facts[self.balancer].balancer is not None
+        """The balancer's machine has another key than the fleet is to have."""
+        return self.key_of(paths.api_key(self.fleet)) not in (None, self.key_hash)
 
     @property
     def two_keys(self) -> bool:
         """The balancer takes two keys, or will before anything is restarted."""
-        kept = str(paths.old_key(self.fleet)) in self.facts[self.balancer].files
-        return not self.plain and (kept or self.changes_key)
+        kept = self.key_of(paths.old_key(self.fleet)) not in (None, self.key_hash)
+        live = self.facts[self.balancer].balancer
+        return not self.plain and (kept or self.changes_key or (live is not None and live.old_key is not None))
+
+    @property
+    def key_in_force(self) -> bool:
+        """What the running balancer has read is what its key files say; True where it does not say."""
+        live = self.facts[self.balancer].balancer
+        if live is None or live.key is None or self.changes_key:
+            return True
+        kept = self.key_of(paths.old_key(self.fleet)) not in (None, self.key_hash)
+        return live.key == self.key_sid and (live.old_key is not None) == kept
 
     @property
     def third_key(self) -> bool:
         """A change from one key to another is half done, and the secret gives neither of the two."""
-        found = self.facts[self.balancer].files
-        old = found.get(str(paths.old_key(self.fleet)))
-        return self.changes_key and old not in (None, self.key_hash, found[str(paths.api_key(self.fleet))])
+        found = self.key_of(paths.api_key(self.fleet))
+        return self.changes_key and self.key_of(paths.old_key(self.fleet)) not in (None, self.key_hash, found)
+
+    @property
+    def table_elsewhere(self) -> bool:
+        """What serves is in no table that is known here: its balancer is, or was, another machine's."""
+        good = self.current is not None and self.current.outcome == "good"
+        return not self.peers and self.facts[self.balancer].balancer is None and good
 
     @cached_property
     def comparisons(self) -> dict[str, desired.Comparison]:

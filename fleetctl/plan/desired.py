@@ -157,10 +157,10 @@ def balancer(fleet: Fleet, facts: Facts, peers: Sequence[Peer]) -> DesiredBalanc
         files = config.render(fleet, flavour)
         loaded = config.config_hash(files)
     unit = units.balancer(fleet, flavour.binary, config.open_files(fleet))
-    beside = {
+    # The condition of the unit before the unit.
+    beside = {} if flavour is config.PLAIN else units.alone(fleet)
+    beside |= {
         str(paths.unit(fleet.inventory.balancer.unit)): unit,
         str(paths.logrotate(fleet)): config.logrotate(fleet),
     }
-    if flavour is not config.PLAIN:
-        beside.update(units.alone(fleet))
     return DesiredBalancer(flavour, paths.balancer(fleet), files, loaded, beside)

@@ -90,6 +90,7 @@ def _notes(context: Context) -> tuple[str, ...]:
         if c.state is State.STOPPED
     ]
     notes += build.stays_drained(context, (c.desired.instance for c in context.comparisons.values()))
+    notes += removal.moving(context)
     folder = paths.saved(context.fleet, context.stamp)
     for machine in context.machines:
         units, containers = checks.to_clean(context.fleet.machines[machine], context.facts[machine], context.fleet)
@@ -129,6 +130,11 @@ def problems(context: Context) -> dict[int, list[str]]:
             "a change to another API key is half done, and secrets.api_key gives a third one: first finish that one"
         )
         found.setdefault(context.balancer, []).append(half_done)
+    if context.table_elsewhere and (blind := instances.serving_unseen(context)):
+        found.setdefault(context.balancer, []).append(
+            f"no balancer runs here yet, so {', '.join(blind)} could not be drained before they change: "
+            "first move the balancer alone (fleetctl rollout --resume), then roll out what is new"
+        )
     whole = [
         *checks.source_problems(fleet, source, [context.facts[m] for m in context.machines]),
         *checks.equal_everywhere(context.facts.values()),

@@ -9,10 +9,11 @@ from dataclasses import replace
 from fleetctl.commands import paths
 from fleetctl.commands import units as unit_texts
 from fleetctl.commands.script import Script
+from fleetctl.plan import gate
 from fleetctl.plan.build import comparisons_on, enable, op, unit_active, write
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import Comparison, sha256
-from fleetctl.plan.operation import ApiKey, Group, Operation, Run, sequence
+from fleetctl.plan.operation import ApiKey, Group, Operation, Run, Wait, sequence
 
 
 def release(context: Context, machine: int) -> Group:
@@ -39,43 +40,47 @@ def record(context: Context, machine: int) -> Group:
 def key(context: Context, machine: int) -> Group:
     """The API key as a 0600 file; it travels on standard input only.
 
-    A balancer that runs takes the key that it had as well, until no engine knows that one (`old_key`).
+    The balancer's machine has it too, and what its balancer had before is good until no engine has it (`old_key`).
     """
     everywhere = [machine]
-    if context.changes_key and machine == context.machines[0] and context.balancer not in context.machines:
+    if machine == context.machines[0] and context.balancer not in context.machines:
         everywhere.insert(0, context.balancer)
     return sequence("key", *(one for where in everywhere for one in _key(context, where)))
 
 
 def _key(context: Context, machine: int) -> Iterator[Operation]:
     fleet, path, old = context.fleet, paths.api_key(context.fleet), paths.old_key(context.fleet)
-    if context.facts[machine].files.get(str(path)) == context.key_hash:
-        return
-    unit = fleet.inventory.balancer.unit
-    reads_it = machine == context.balancer and unit_active(context, machine, unit)
-    if reads_it and context.two_keys:
+    unit, at_balancer = fleet.inventory.balancer.unit, machine == context.balancer
+    differs = context.facts[machine].files.get(str(path)) != context.key_hash
+    if at_balancer and context.changes_key and not context.plain:
         yield op("key", machine, "keep the key that engines run with", Run(Script("keep_key", (path, old), fleet.name)))
-    yield op("key", machine, f"write {path} (0600)", Run(Script("write_file", (path, "0600"), fleet.name), ApiKey()))
-    if reads_it:
+    if differs:
+        yield op(
+            "key", machine, f"write {path} (0600)", Run(Script("write_file", (path, "0600"), fleet.name), ApiKey())
+        )
+    # Also when an earlier run wrote it and died: engines must not change before the balancer knows.
+    if at_balancer and unit_active(context, machine, unit) and (differs or not context.key_in_force):
         why = "which takes both keys" if context.two_keys else "which probes with it"
-        yield op("key", machine, f"reload {unit}.service, {why}", reload(context))
+        yield op("key", machine, f"reload {unit}.service, {why}", _reload(context))
 
 
-def reload(context: Context) -> Run:
+def _reload(context: Context) -> Run:
     unit = f"{context.fleet.inventory.balancer.unit}.service"
     return Run(Script("unit_reload", (unit, context.state_url), context.fleet.name))
 
 
 def old_key(context: Context, machine: int) -> Group:
-    """Once every machine has changed to the new key, the old one is good nowhere."""
+    """Once every machine has changed to the new key, and the balancer has seen it, the old one is good nowhere."""
     fleet, where = context.fleet, context.balancer
-    if machine != context.machines[0] or not context.two_keys or set(context.machines) != set(fleet.machines):
+    if machine != context.machines[-1] or not context.two_keys or set(context.machines) != set(fleet.machines):
         return sequence("old-key")
+    proof = Wait(Script("state_ask", (context.state_url,)), gate.no_old_key, 60, 15)
     remove = Run(Script("remove_file", (paths.old_key(fleet),), fleet.name))
     return sequence(
         "old-key",
+        op("old-key", where, "wait until the balancer sends nobody the old key", proof),
         op("old-key", where, f"remove {paths.old_key(fleet)}", remove),
-        op("old-key", where, f"reload {fleet.inventory.balancer.unit}.service: one key is good", reload(context)),
+        op("old-key", where, f"reload {fleet.inventory.balancer.unit}.service: one key is good", _reload(context)),
     )
 
 

@@ -185,6 +185,16 @@ def knows_key(instance: Instance) -> Callable[[str], Judgement]:
     return judge
 
 
+def no_old_key(text: str) -> Judgement:
+    """Judge the state document: nobody that may take requests has an engine of the old key."""
+    state = parse_json(text)
+    rows = state.get("peers", []) if isinstance(state, dict) else []
+    late = [str(row.get("id")) for row in rows if row.get("key") == "old" and row.get("state") != "off"]
+    if late or not rows:
+        return _pending(f"{', '.join(late)} did not take the new key" if late else "the balancer says nothing")
+    return Judgement(Verdict.PASS, "all took the new key")
+
+
 def answered_by(expected: Sequence[str]) -> Callable[[str], Judgement]:
     """Judge `balancer_verify.sh`: the session at each place answered 200 from the address that its key computes to."""
 

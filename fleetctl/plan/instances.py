@@ -24,6 +24,17 @@ def _serves(context: Context, comparison: desired.Comparison) -> bool:
     return in_table and health is not None and health.http == 200
 
 
+def serving_unseen(context: Context) -> list[str]:
+    """Instances that answer and would be changed, though no table says who sends to them."""
+    return [
+        c.desired.instance.id
+        for c in context.comparisons.values()
+        if c.state is State.RECREATE
+        and (health := context.facts[c.desired.instance.machine].health.get(c.desired.instance.index)) is not None
+        and health.http == 200
+    ]
+
+
 def start(context: Context, machine: int) -> Group:
     """Start what does not serve: the first instance alone (it warms the page cache), then the rest side by side."""
     due = [
@@ -149,5 +160,5 @@ def replace_serving(
         drain(context, step, which),
         bring_up(context, step, comparison),
         asked,
-        undrain(context, step, which),
+        undrain(context, step, which, started_with_key=True),
     )

@@ -239,13 +239,32 @@ def orphans(context: Context, machine: int) -> Group:
 def _no_balancer(context: Context, step: str, machine: int) -> Iterator[Operation]:
     """There is one balancer: it went to another machine, or got another name."""
     fleet, names = context.fleet, drift.other_balancers(context.fleet, context.facts[machine])
+    if step == "orphans" and _just_moved(context):
+        return  # whoever points at it gets a moment to point elsewhere
+    # Files first: what is left by a kill has its unit still, and is seen again.
+    if names and machine != context.balancer:
+        left = (paths.balancer(fleet), *paths.balancer_files(fleet))
+        yield op(step, machine, "remove the balancer's files", Run(Script("remove_folders", left, fleet.name)))
     for name in names:
         words = f"stop, disable and remove {name}.service: the balancer is on {context.balancer}"
         script = Script("remove_unit", (f"{name}.service",), fleet.name)
         yield op(step, machine, words, Run(script, timeout=STOPPING))
-    if names and machine != context.balancer:
-        left = (paths.balancer(fleet), *paths.balancer_files(fleet))
-        yield op(step, machine, "remove its files", Run(Script("remove_folders", left, fleet.name)))
+
+
+def _just_moved(context: Context) -> bool:
+    """The balancer is started by this very plan: users are still sent to the machine that had it."""
+    return context.facts[context.balancer].balancer is None
+
+
+def moving(context: Context) -> list[str]:
+    """What a plan says while two machines have a balancer."""
+    return [
+        f"{machine} keeps its balancer, and its table as it is: point the gateway at {context.balancer}:"
+        f"{context.fleet.inventory.balancer.listen}, then fleetctl rollout once more removes {name}.service there"
+        for machine, facts in context.facts.items()
+        for name in drift.other_balancers(context.fleet, facts)
+        if _just_moved(context)
+    ]
 
 
 def after_orphans(context: Context, machine: int) -> Context:

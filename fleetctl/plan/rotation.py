@@ -39,8 +39,13 @@ def wait_drained(context: Context, step: str, which: Instance) -> Operation:
     return Operation(step, context.balancer, which.id, "wait for requests in flight", wait)
 
 
-def undrain(context: Context, step: str, which: Instance, *, by_hand: bool = False) -> Group:
-    """Back in the table, and the balancer has seen for itself that it is well; not what a person drained."""
+def undrain(
+    context: Context, step: str, which: Instance, *, by_hand: bool = False, started_with_key: bool = False
+) -> Group:
+    """Back in the table, and the balancer has seen for itself that it is well; not what a person drained.
+
+    `started_with_key`: its engine was started with the fleet's key by this plan.
+    """
     if held(context, which) and not by_hand:
         return sequence("undrain")
     edit = context.edit(set_state(context.fleet, (which,), PeerState.UP, by_hand=by_hand))
@@ -50,7 +55,7 @@ def undrain(context: Context, step: str, which: Instance, *, by_hand: bool = Fal
     return sequence(
         "undrain",
         Operation(step, context.balancer, which.id, "wait until the balancer sends it the new key", known)
-        if context.two_keys
+        if context.two_keys and started_with_key
         else None,
         Operation(step, context.balancer, which.id, "back in rotation", edit),
         Operation(step, context.balancer, which.id, "wait until the balancer sends to it", wait),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fleetctl.balancer import peers as peers_file
 from fleetctl.balancer.peers import Peer, PeersError
+from fleetctl.balancer.routing import sid
 from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, FleetctlError, LockedError, UnreachableError
@@ -168,6 +169,7 @@ class Session:
             facts=self.facts,
             machines=tuple(order),
             key_hash=hashlib.sha256(self.key.reveal().encode()).hexdigest(),
+            key_sid=sid(self.key.reveal()),
             stamp=now().replace(":", ""),
             release=wanted,
             current=current,

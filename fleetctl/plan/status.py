@@ -32,11 +32,16 @@ def document(
         _machine(fleet, machine, facts.get(machine), errors.get(machine), peers, health) for machine in fleet.machines
     ]
     up = sum(peer.state == "up" and peer.health in WELL for peer in live.peers) if live else None
+    strange = (
+        drift.table(fleet, peers) is not None
+        or (live is not None and live.old_key is not None)
+        or any(machine["other_balancers"] for machine in machines)
+    )
     current = max((f.release for f in facts.values() if f.release), key=lambda r: r.get("number", 0), default=None)
     return {
         "schema": 1,
         "fleet": fleet.name,
-        "verdict": verdict(machines, up or 0, bool(facts), strange=drift.table(fleet, peers) is not None),
+        "verdict": verdict(machines, up or 0, bool(facts), strange=strange),
         "release": current,
         "machines": machines,
         "balancer": {
@@ -62,7 +67,8 @@ def _with_the_old_key(live: BalancerState | None) -> int | None:
 def verdict(machines: list[dict[str, Any]], up: int, anybody: bool, *, strange: bool = False) -> str:
     """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen.
 
-    `up`: backends that the running balancer sends to; `strange`: its table has others than the inventory.
+    `up`: backends that the running balancer sends to; `strange`: its table has others than the inventory, it takes two
+    keys, or another machine has a balancer too.
     """
     if not anybody:
         return "unknown"

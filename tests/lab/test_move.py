@@ -70,6 +70,10 @@ def test_it_moves_back_while_both_are_alive(served: Lab) -> None:
     served.inventory.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     served.run("rollout", "--yes")
     assert '"backends":3,"up":3' in health(served, 69)
+    # Users may still be sent to the old one: it stays until they are not.
+    assert '"backends":3,"up":3' in health(served, 68)
+    assert served.status()["verdict"] == "warn"
+    served.run("rollout", "--yes")
     assert health(served, 68) == ""
     served.on(69, f"systemctl restart {UNIT}")
     served.wait("the balancer of 69 starts again", lambda: '"up":3' in health(served, 69), 30)

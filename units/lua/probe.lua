@@ -221,7 +221,8 @@ function probe.tick(list)
     for i = 1, #list do
         local peer = list[i]
         local record = record_of(peer)
-        if peer.state ~= "off" and not record.running and record.due <= ngx.now() then
+        local wanted = peer.state ~= "off" or secret.rotating()
+        if wanted and not record.running and record.due <= ngx.now() then
             record.running = ngx.timer.at(0, run, peer, record) or false
         end
     end

@@ -10,8 +10,8 @@ local dict = ngx.shared.fleetctl_state
 
 local secret = {}
 
-local key, old     -- the key, and the one that it replaces
-local OLD, NEW     -- what the dictionary says of a peer; of this very change, not of an earlier one
+local key, old                 -- the key, and the one that it replaces
+local key_sid, old_sid         -- the only forms in which they are kept or shown
 
 local function read(path)
     local file = io.open(path, "rb")
@@ -22,7 +22,12 @@ local function read(path)
     return found and found:match("^[%w%p]+$")
 end
 
+local function sid(text)
+    return text and md5(text):sub(1, 12)
+end
+
 -- In the master. `list`: the peers there are; those that come later have engines of the new key.
+-- Shared by all workers, per peer: `key:` which key its engine took when it was last asked.
 function secret.read(list)
     key, old = read(settings.api_key), read(settings.api_key .. ".old")
     if not key then
@@ -31,14 +36,14 @@ function secret.read(list)
     if not key or old == key then
         old = nil
     end
-    if old then
-        local change = md5(old .. key)
-        OLD, NEW = "old " .. change, "new " .. change
-        for i = 1, #list do
-            local known = dict:get("k:" .. list[i].id)
-            if known ~= OLD and known ~= NEW then
-                dict:set("k:" .. list[i].id, OLD)
-            end
+    key_sid, old_sid = sid(key), sid(old)
+    for i = 1, #list do
+        local name = "key:" .. list[i].id
+        local known = dict:get(name)
+        if not old then
+            dict:delete(name)
+        elseif known ~= key_sid and known ~= old_sid then
+            dict:set(name, old_sid)
         end
     end
 end
@@ -53,9 +58,13 @@ function secret.is_ours(token)
     return token == key or token == old
 end
 
+local function has_old(peer)
+    return old and dict:get("key:" .. peer.id) == old_sid
+end
+
 -- What this peer's engine is to be sent; nil when there is no key.
 function secret.of(peer)
-    return old and dict:get("k:" .. peer.id) == OLD and old or key
+    return has_old(peer) and old or key
 end
 
 -- The key that engines are started with now; nil when there is none.
@@ -65,12 +74,17 @@ end
 
 -- old or new; nil while there is one key.
 function secret.known(peer)
-    return old and (dict:get("k:" .. peer.id) == OLD and "old" or "new")
+    return old and (has_old(peer) and "old" or "new")
 end
 
 -- The peer's engine took the new key, or refused it.
 function secret.learned(peer, took)
-    dict:set("k:" .. peer.id, took and NEW or OLD)
+    dict:set("key:" .. peer.id, took and key_sid or old_sid)
+end
+
+-- What is in force: the sids of the key and of the one that it replaces, nil where there is none.
+function secret.in_force()
+    return key_sid, old_sid
 end
 
 return secret

@@ -53,12 +53,14 @@ function state.health()
         end
     end
     local verdict = up == 0 and "down" or up < #list and "degraded" or "ok"
+    -- One that sends to nobody yet keeps no other balancer from starting.
+    local since = #list > 0 and SINCE or nil
     return answer(json.object({
         { "status", verdict },
         { "backends", #list },
         { "up", up },
         { "machines", json.list(machines(list)) },
-        { "since", SINCE },
+        { "since", since },
     }), up == 0 and ngx.HTTP_SERVICE_UNAVAILABLE or ngx.HTTP_OK)
 end
 
@@ -78,17 +80,20 @@ local function row(peer)
 end
 
 -- `version` is the peers file that every serving worker holds, "" while they differ; `loaded` is when the
--- configuration in force was read.
+-- configuration in force was read; `key` and `old_key` are sids, never the keys.
 function state.document()
     local rows = {}
     for i, peer in ipairs(peers.current().list) do
         rows[i] = row(peer)
     end
+    local key, old_key = secret.in_force()
     return answer(json.object({
         { "version", inflight.agreed() },
         { "config", settings.config },
         { "loaded", LOADED },
         { "affinity", settings.affinity },
+        { "key", key },
+        { "old_key", old_key },
         { "peers", json.list(rows) },
     }))
 end

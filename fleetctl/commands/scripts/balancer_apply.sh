@@ -13,7 +13,7 @@ rm -rf "$new"
 systemctl daemon-reload
 systemctl reset-failed "$unit" 2>/dev/null || true
 systemctl enable --quiet "$unit"
-if ! systemctl "$verb" "$unit"; then
+if ! systemctl "$verb" "$unit" || [ "$(systemctl show -p Result --value "$unit")" = exec-condition ]; then
 	cp -a "$folder.previous/." "$folder/"
 	systemctl is-active --quiet "$unit" || systemctl restart "$unit" || true
 	echo "$unit did not $verb, the old configuration is back: $(journalctl -u "$unit" -n 3 --no-pager -o cat | tr '\n' ' ')" >&2

@@ -11,7 +11,7 @@ from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.observe.facts import Facts
-from fleetctl.plan import expand, gate, rotation, status
+from fleetctl.plan import actions, expand, gate, rotation, status
 from fleetctl.plan.desired import sha256
 from fleetctl.plan.operation import Plan, Verdict
 
@@ -30,6 +30,14 @@ def roll(fleet: Fleet, facts: dict[int, Facts], key_hash: str, machines: tuple[i
 def table(fleet: Fleet) -> tuple[Peer, ...]:
 
     return peers.of(fleet, {}, fleet.machines)
+
+
+def running(facts: dict[int, Facts], key: str, old: str | None, rows: str | None) -> dict[int, Facts]:
+    """The balancer says that it has read these keys (sids); `rows`: what it says of every peer."""
+    live = facts[69].balancer
+    assert live is not None
+    peers_ = tuple(replace(peer, key=rows) for peer in live.peers)
+    return {**facts, 69: replace(facts[69], balancer=replace(live, key=key, old_key=old, peers=peers_))}
 
 
 def with_old(fleet: Fleet, facts: dict[int, Facts], old: str, now: str | None = None) -> dict[int, Facts]:
@@ -65,6 +73,7 @@ def test_no_instance_is_back_before_the_balancer_knows_its_key(fleet: Fleet) -> 
 def test_the_last_thing_is_that_the_old_key_is_good_nowhere(fleet: Fleet) -> None:
     summaries = words(roll(fleet, whole(fleet), OTHER))
     gone = summaries.index("remove /etc/fleetctl/qwen38/api-key.old")
+    assert summaries[gone - 1] == "wait until the balancer sends nobody the old key"
     assert gone > max(n for n, summary in enumerate(summaries) if summary == "back in rotation")
     assert summaries[gone + 1] == "reload openresty-qwen.service: one key is good"
 
@@ -79,9 +88,46 @@ def test_what_was_cut_short_before_the_end_is_finished(fleet: Fleet) -> None:
     facts = with_old(fleet, whole(fleet), OTHER)
     current = whole(fleet)[69].files[str(paths.api_key(fleet))]
     assert words(roll(fleet, facts, current)) == [
+        "wait until the balancer sends nobody the old key",
         "remove /etc/fleetctl/qwen38/api-key.old",
         "reload openresty-qwen.service: one key is good",
     ]
+
+
+def test_a_reload_that_did_not_happen_is_done_before_anything_restarts(fleet: Fleet) -> None:
+    # Killed after the files were written: the running balancer has read neither.
+    now = whole(fleet)[69].files[str(paths.api_key(fleet))]
+    facts = running(with_old(fleet, whole(fleet), OTHER), "sid of other", None, None)
+    ctx = context(fleet, facts, tuple(fleet.machines), peers=table(fleet), key_hash=now, key_sid="sid of now")
+    assert words(plan("rollout", ctx))[0] == "reload openresty-qwen.service, which takes both keys"
+
+
+def test_the_old_key_is_forgotten_also_when_only_its_file_is_gone(fleet: Fleet) -> None:
+    facts = running(whole(fleet), "sid of now", "sid of other", "new")
+    ctx = context(fleet, facts, tuple(fleet.machines), peers=table(fleet), key_sid="sid of now")
+    assert words(plan("rollout", ctx))[-1] == "reload openresty-qwen.service: one key is good"
+
+
+def test_the_old_key_stays_while_somebody_needs_it() -> None:
+    rows = '{"id":"69/0","state":"up","key":"new"},{"id":"67/3","state":"drain","key":"old"}'
+    found = gate.no_old_key(f'{{"peers":[{rows}]}}')
+    assert (found.verdict, found.words) == (Verdict.PENDING, "67/3 did not take the new key")
+    rows = '{"id":"69/0","state":"up","key":"new"},{"id":"67/3","state":"off","key":"old"}'
+    assert gate.no_old_key(f'{{"peers":[{rows}]}}').verdict is Verdict.PASS
+
+
+def test_adding_a_machine_with_another_key_keeps_the_old_one_once(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    facts[69] = replace(facts[69], files={n: h for n, h in facts[69].files.items() if "alone" not in n})
+    found = words(plan("add-machine", context(fleet, facts, (66,), peers=table(fleet), key_hash=OTHER)))
+    assert sum(summary.startswith("keep the key") for summary in found) == 1
+
+
+def test_an_engine_of_the_old_key_comes_back_with_it_when_its_machine_has_it(fleet: Fleet) -> None:
+    facts = with_old(fleet, whole(fleet), THIRD, OTHER)
+    ctx = context(fleet, facts, (67,), peers=table(fleet), key_hash=OTHER)
+    found = actions.restart(ctx, [next(i for i in fleet.instances if i.id == "67/1")])
+    assert "the new key" not in " ".join(op.summary for op in found.operations)
 
 
 def test_a_third_key_waits_until_the_second_is_everywhere(fleet: Fleet) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from fleetctl.commands import units
-from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.observe.facts import Facts
 from fleetctl.observe.observe import own_balancers
 from fleetctl.plan import expand, status
+from fleetctl.plan.release import Release
 
 from .test_expand import FLAVOUR, context, plan, whole
-from .test_key import words
+from .test_key import table, words
 
 
 def moved(fleet: Fleet) -> tuple[Fleet, dict[int, Facts]]:
@@ -29,18 +30,38 @@ def moved(fleet: Fleet) -> tuple[Fleet, dict[int, Facts]]:
     return there, facts
 
 
-def test_the_old_balancer_is_removed_last_and_the_new_one_notes_since_when(fleet: Fleet) -> None:
+def test_the_new_balancer_notes_since_when_and_the_old_one_stays_until_users_can_leave(fleet: Fleet) -> None:
     there, facts = moved(fleet)
     found = plan("rollout", context(there, facts, tuple(there.machines)))
     summaries = [(op.machine, op.summary) for op in found.operations if op.step not in ("release", "record")]
-    gone = summaries.index((69, "stop, disable and remove openresty-qwen.service: the balancer is on 68"))
-    assert gone > max(n for n, (_, summary) in enumerate(summaries) if summary.startswith("join"))
+    assert not any("remove openresty" in summary for _, summary in summaries)
+    assert any("point the gateway at 68:2219, then fleetctl rollout once more" in note for note in found.notes)
     noted = summaries.index((68, "write /etc/fleetctl/qwen38/balancer-since"))
     started = next(
         n for n, (machine, summary) in enumerate(summaries) if machine == 68 and "start openresty" in summary
     )
     assert noted < started
     assert not any("restart" in summary or summary.startswith("stop qwen") for _, summary in summaries)
+
+
+def test_the_next_rollout_removes_the_old_balancer_files_first(fleet: Fleet) -> None:
+    there, facts = moved(fleet)
+    facts[68] = replace(facts[68], balancer=whole(fleet)[69].balancer)
+    found = plan("rollout", context(there, facts, tuple(there.machines), peers=table(fleet)))
+    assert [op.summary for op in found.operations if op.step == "orphans"] == [
+        "remove the balancer's files",
+        "stop, disable and remove openresty-qwen.service: the balancer is on 68",
+    ]
+
+
+def test_what_serves_is_not_changed_by_a_balancer_that_does_not_see_it(fleet: Fleet) -> None:
+    there, facts = moved(fleet)
+    more = there.with_overrides(Overrides(tokens=5))
+    good = Release(3, Overrides(), "", "", "", "good")
+    ctx = context(more, facts, tuple(more.machines), current=good)
+    assert "fleetctl rollout --resume" in str(expand.problems(ctx)[68])
+    alone = context(there, facts, tuple(there.machines), current=good)
+    assert "--resume" not in str(expand.problems(alone))
 
 
 def test_what_is_the_balancer_already_notes_nothing(fleet: Fleet) -> None:
@@ -79,30 +100,33 @@ def test_units_of_the_balancer_are_known_by_their_header() -> None:
 @pytest.mark.parametrize(
     ("mine", "others", "may"),
     [
-        ("00007-2026-01-01T000000Z", {}, True),
-        ("00007-2026-01-01T000000Z", {"a": "00006-2026-03-01T000000Z"}, True),
-        ("00007-2026-01-01T000000Z", {"a": "00006-2026-03-01T000000Z", "b": "00008-2026-01-02T000000Z"}, False),
-        ("00007-2026-01-01T000000Z", {"a": "00007-2026-01-02T000000Z"}, False),
-        ("00007-2026-01-01T000000Z", {"a": None}, True),
-        ("", {"a": "00001-2026-01-01T000000Z"}, False),
+        ("f 00007-2026-01-01T000000Z", {}, True),
+        ("f 00007-2026-01-01T000000Z", {"a": "f 00006-2026-03-01T000000Z"}, True),
+        ("f 00007-2026-01-01T000000Z", {"a": "f 00006-2026-03-01T000000Z", "b": "f 00008-2026-01-02T000000Z"}, False),
+        ("f 00007-2026-01-01T000000Z", {"a": "f 00007-2026-01-02T000000Z"}, False),
+        ("f 00007-2026-01-01T000000Z", {"a": None}, True),
+        ("", {"a": "f 00001-2026-01-01T000000Z"}, False),
         ("", {}, True),
+        ("f 00001-2026-01-01T000000Z", {"a": "other 00009-2026-01-01T000000Z"}, True),
     ],
 )
 def test_it_does_not_start_beside_one_that_is_newer(
     fleet: Fleet, tmp_path: Path, mine: str, others: dict[str, str | None], may: bool
 ) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
     script = next(text for path, text in units.alone(fleet).items() if path.endswith(".sh"))
-    (tmp_path / "alone.sh").write_text(script)
+    (folder / "alone.sh").write_text(script)
     if mine:
-        (tmp_path / "balancer-since").write_text(f"{mine}\n")
+        (folder / "balancer-since").write_text(f"{mine}\n")
     urls = [f"file://{tmp_path}/nobody"]
     for name, since in others.items():
         quoted = "null" if since is None else f'"{since}"'
         (tmp_path / name).write_text(f'{{"status":"ok","backends":16,"since":{quoted}}}\n')
         urls.append(f"file://{tmp_path}/{name}")
-    (tmp_path / "balancer-others").write_text("".join(f"{url}\n" for url in urls))
+    (folder / "balancer-others").write_text("".join(f"{url}\n" for url in urls))
     done = subprocess.run(
-        ["sh", tmp_path / "alone.sh", tmp_path], env=os.environ, capture_output=True, text=True, check=False
+        ["sh", folder / "alone.sh", folder], env=os.environ, capture_output=True, text=True, check=False
     )
     assert (done.returncode == 0) is may, done.stderr
     assert may or "fleetctl rollout" in done.stderr
