@@ -48,8 +48,8 @@ LEAVING = {
     "forget": "remove-machine 67 --purge",
 }
 MACHINES = (69, 67)
-# Much comes before these: it goes at its usual speed until so many operations before.
-LATE, AHEAD = {"roll", "balancer", "join", "verify", "record", "tidy", "orphans", "purge", "forget"}, 3
+# A dozen operations come before these: they go at their usual speed until three are left.
+LATE, AHEAD = {"roll", "join", "verify", "record", "orphans"}, 3
 # A step's script waits for the machine's step lock; a slow flock keeps it alive long enough to be seen.
 # A check of the balancer takes no lock; it asks with curl.
 SLOW_FLOCK = '#!/bin/sh\nif [ -e /run/slow-steps ]; then sleep 2; fi\nexec /usr/bin/flock.real "$@"\n'
