@@ -133,12 +133,11 @@ def remove_machine(
     verbose: Verbose = False,
     quiet: Quiet = False,
     wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
 ) -> None:
     """Drain, leave the balancer, stop and remove; image and model stay. Works when the machine is dead."""
     from fleetctl.cli import remove
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock)
     raise typer.Exit(remove.remove_machine(options, machines, purge=purge, accept_overload=accept_overload))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fleetctl.cli.options import BalancerLost, DryRun, Inventory, Output, Quiet, Verbose, WaitLock, Yes, changing
+from fleetctl.cli.options import DryRun, Inventory, Output, Quiet, Verbose, WaitLock, Yes, changing
 
 key = typer.Typer(no_args_is_help=True)
 
@@ -23,10 +23,9 @@ def rotate(
     verbose: Verbose = False,
     quiet: Quiet = False,
     wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
 ) -> None:
     """Change to the key that `secrets.api_key` gives now; both are good while instances roll, then one is."""
     from fleetctl.cli import deploy
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
+    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock)
     raise typer.Exit(deploy.rotate_key(options))

@@ -53,7 +53,7 @@ def changing(
     verbose: bool,
     quiet: bool,
     wait_lock: float,
-    balancer_lost: bool,
+    balancer_lost: bool = False,
 ) -> Any:
     """What every command that changes something takes, in the order in which each of them lists it."""
     flags = {"yes": yes, "dry_run": dry_run, "verbose": verbose, "quiet": quiet}

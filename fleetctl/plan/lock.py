@@ -247,9 +247,11 @@ class FleetLock:
         except FleetctlError as error:
             error.step = error.step or "lock"
             if type(error) is UnreachableError and self.machine == self.fleet.inventory.balancer.machine:
-                error.next_command = (
-                    f"{error.next_command}; if that machine is dead: fleetctl {self.command} --balancer-lost"
-                )
+                # These edit its table or its key: without it they can do nothing.
+                way_out = f"fleetctl {self.command} --balancer-lost"
+                if self.command.startswith(("remove-machine", "key")):
+                    way_out = "move the balancer first (docs/runbook.md)"
+                error.next_command = f"{error.next_command}; if that machine is dead: {way_out}"
             raise
         if result.rc != 0:
             raise CommandError(

@@ -313,6 +313,13 @@ def test_an_unreachable_lock_is_an_unreachable_machine_with_the_way_out(world: W
     assert "fleetctl rollout --mtp 5 --balancer-lost" in caught.value.next_command
 
 
+def test_a_command_that_needs_the_balancer_is_not_sent_round_it(world: World) -> None:
+    world.machines[69].down = UnreachableError("no route", machine=69, next_command="ssh ops@69")
+    with world.lock("remove-machine 67") as held, pytest.raises(UnreachableError) as caught:
+        held.wait()
+    assert caught.value.next_command == "ssh ops@69; if that machine is dead: move the balancer first (docs/runbook.md)"
+
+
 def test_with_the_balancer_lost_the_next_machine_in_joining_order_that_answers_has_it(world: World) -> None:
     world.machines[69].down = world.machines[68].down = UnreachableError("no route")
     with world.lock(balancer_lost=True) as held:
