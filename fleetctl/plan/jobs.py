@@ -59,7 +59,7 @@ def look(text: str) -> Look:
     else:
         state = "running"
     status = values.get("ExecMainStatus", "")
-    lines = tuple(line for line in log.splitlines() if line.strip() and not line.startswith("fleetctl-"))
+    lines = tuple(line for line in log.splitlines() if line.strip())
     return Look(state, words, int(status) if status.isdigit() else None, moved, lines)
 
 
@@ -144,7 +144,7 @@ class Jobs:
                 return None
             if now.state == "failed":
                 words = " / ".join(now.log[-4:]) or f"ended with {now.status}"
-                state = f"more in: journalctl -u {job.unit} on that machine"
+                state = f"more in: /run/fleetctl/jobs/{job.unit}.errors on that machine"
                 raise JobFailed(words, status=now.status, state=state)
             if seen - started > job.deadline:
                 raise CommandError(f"not done after {seen - started:.0f} s", state=f"{job.unit} goes on on the machine")

@@ -246,6 +246,35 @@ def test_a_file_that_is_gone_at_the_source_is_named(site: Site) -> None:
     assert NAMES[1] in words
 
 
+@pytest.mark.parametrize("full", ["files", "note"])
+def test_a_full_disk_is_said_whatever_it_was_that_could_not_be_written(site: Site, full: str) -> None:
+    """`note`: the disk fills while a file is being checked, and the program that writes its note dies without a word."""
+    site.make_manifest()
+    small = site.root / "receiver"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], check=True)
+    try:
+        if full == "files":
+            (small / "other").write_bytes(bytes(2_000_000))
+        else:
+            tool = site.root / "bin/awk"
+            tool.write_text(
+                "#!/bin/sh\ncase $* in *good=*)\n"
+                f"\tdd if=/dev/zero of={small}/other bs=4096 2>/dev/null\n\texit 134 ;;\nesac\n"
+                'exec /usr/bin/awk "$@"\n'
+            )
+            tool.chmod(0o755)
+        code, words = site.copy()
+        assert code != 0
+        assert "No space left" in words
+        (small / "other").unlink()
+        (site.root / "bin/awk").unlink(missing_ok=True)
+        code, words = site.copy()
+        assert code == 0, words
+        assert site.same()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
 def test_a_source_that_refuses_the_key_is_lost_and_not_waited_for(site: Site) -> None:
     site.make_manifest()
     (site.root / "bin/ssh").write_text("#!/bin/sh\necho 'root@source: Permission denied (publickey).' >&2\nexit 255\n")

@@ -7,11 +7,18 @@ PATIENCE=900 # seconds without a byte until the source counts as lost
 REFUSALS=5   # of the transfer's key, with no byte in between
 SOURCE_CHANGED=65 SOURCE_LOST=69
 work=$(mktemp -d /run/fleetctl/model.XXXXXX)
+versions="$(dirname "$model")/.$(basename "$model").fleetctl"
 pids=
 finish() {
+	rc=$?
 	for pid in $pids; do kill "$pid" 2>/dev/null || true; done
 	if [ -n "$forgetting" ]; then wait "$forgetting" || true; else forget; fi
+	# Whichever write it was that failed: its program need not have said why.
+	if [ "$rc" -ne 0 ] && [ "$(df --output=avail -B1M "$versions" | tail -n 1)" -eq 0 ]; then
+		echo "the disk is full: No space left on device below $versions" >&2
+	fi
 	rm -rf "$folder" "$work"
+	exit "$rc"
 }
 uptime_seconds() { cut -d. -f1 /proc/uptime; } # a clock may be set
 forgetting=
@@ -22,7 +29,6 @@ trap 'exit 1' TERM INT HUP
 kept=$manifest
 cp "$manifest" "$work/manifest"
 manifest=$work/manifest
-versions="$(dirname "$model")/.$(basename "$model").fleetctl"
 partial="$versions/partial"
 mkdir -p "$partial"
 cd "$partial"
@@ -166,7 +172,7 @@ while :; do
 			;;
 		23 | 24)
 			if grep -q 'No space left' "$work/list.${rc##*.}.err"; then
-				echo "the disk is full: $(grep -m 1 'No space left' "$work/list.${rc##*.}.err")" >&2
+				grep -m 1 'No space left' "$work/list.${rc##*.}.err" >&2
 				exit 1
 			fi
 			echo "missing" >>"$work/missing"

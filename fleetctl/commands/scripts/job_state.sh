@@ -6,5 +6,5 @@ tail -c 300 "$2" 2>/dev/null | tr '\r' '\n' | grep . | tail -n 1 || true
 echo
 echo "@@log"
 if [ "$(systemctl show -p ActiveState --value "$1")" = failed ]; then
-	journalctl -u "$1" -n 15 --no-pager -o cat 2>/dev/null || true
+	tail -n 15 "/run/fleetctl/jobs/$1.errors" 2>/dev/null || true
 fi
