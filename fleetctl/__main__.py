@@ -10,6 +10,8 @@ import sys
 def main() -> None:
     # A command lives for a second or two: collecting cycles and tearing modules down would cost a tenth of it.
     gc.disable()
+    # No plugin of pydantic's is wanted: looking for them reads the metadata of every package that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from fleetctl.cli.app import run
 
     code = run(sys.argv[1:])

@@ -10,16 +10,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleetctl.cli.output import Voice, dump, plan_document, plan_text, results_document, results_text
 from fleetctl.errors import FleetctlError, UnreachableError, UsageError
 from fleetctl.fleet import load
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.plan.operation import Plan, Status, StepResult
-from fleetctl.plan.release import Release
-from fleetctl.plan.session import Session
 from fleetctl.remote import target
 from fleetctl.remote.fanout import Connections
+
+if TYPE_CHECKING:
+    from fleetctl.plan.release import Release
+    from fleetctl.plan.session import Session
 
 
 @dataclass(frozen=True)
@@ -154,27 +157,35 @@ def with_session(
     machines: Callable[[Fleet], Iterable[int]],
     act: Callable[[Session], int],
     changes: str | None = None,
+    *,
+    at_once: bool = False,
 ) -> int:
     """Open the connections, run `act`, close them.
 
+    `at_once`: nothing that was typed can still be wrong, so the machines greet while the rest of the program is loaded.
     `changes`: the words of a command that changes something: it holds the fleet's lock until its end, whatever ends it.
     """
     fleet = fleet_of(options)
     ids = tuple(machines(fleet))
     if changes is None or options.dry_run:
         with connections(fleet, ids) as opened:
+            if at_once:
+                opened.begin()
+            from fleetctl.plan.session import Session
+
             return act(Session(fleet, opened, options.voice))
-    from fleetctl.plan.lock import FleetLock
 
     reached = fleet.machines if options.balancer_lost else {*ids, fleet.inventory.balancer.machine}
     with (
         ended_by_signals(),
         connections(fleet, reached) as opened,
-        FleetLock(
-            fleet, opened, changes, options.voice, patience=options.wait_lock, balancer_lost=options.balancer_lost
-        ) as lock,
     ):
-        return act(Session(fleet, opened, options.voice, lock=lock))
+        from fleetctl.plan.lock import FleetLock
+        from fleetctl.plan.session import Session
+
+        patience, lost = options.wait_lock, options.balancer_lost
+        with FleetLock(fleet, opened, changes, options.voice, patience=patience, balancer_lost=lost) as lock:
+            return act(Session(fleet, opened, options.voice, lock=lock))
 
 
 @contextmanager

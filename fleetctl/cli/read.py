@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fleetctl.balancer import routing
 from fleetctl.cli.change import Options, around, exit_code, with_session
@@ -16,8 +17,9 @@ from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import targets
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Affinity
-from fleetctl.plan import status as states
-from fleetctl.plan.session import Session
+
+if TYPE_CHECKING:
+    from fleetctl.plan.session import Session
 
 
 def status(options: Options, *, wide: bool) -> int:
@@ -25,13 +27,15 @@ def status(options: Options, *, wide: bool) -> int:
 
     def look(session: Session) -> int:
         session.status(session.fleet.machines)
+        from fleetctl.plan import status as states
+
         document = states.document(session.fleet, session.facts, session.errors, session.peers())
         problems = [*([session.peers_problem] if session.peers_problem else []), *states.problems(document)]
         document["problems"] = problems
         print(dump(document) if options.json else status_text(document, problems, wide=wide))
         return exit_code((), session.errors.values())
 
-    return with_session(options, lambda fleet: fleet.machines, look)
+    return with_session(options, lambda fleet: fleet.machines, look, at_once=True)
 
 
 def check(options: Options, chosen: Sequence[str]) -> int:
@@ -78,6 +82,8 @@ def route(options: Options, session_id: str) -> int:
     def look(session: Session) -> int:
         fleet = session.fleet
         machine = fleet.inventory.balancer.machine
+        from fleetctl.plan import status as states
+
         session.status([machine])
         session.require([machine])
         peers = session.peers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TypeVar
@@ -37,6 +38,15 @@ class Connections:
     def __getitem__(self, machine: int) -> Connection:
         """The connection of a machine; it opens itself when used. Raises KeyError for a machine that is none."""
         return self._connections[machine]
+
+    def begin(self) -> None:
+        """Connect to all of them behind the scenes: whoever uses one then waits for what is left of that."""
+        for connection in self._connections.values():
+            threading.Thread(target=_quietly, args=(connection.open,), daemon=True).start()
+        # Waits until the threads have imported these, in their order: two orders at once would deadlock. What the
+        # caller imports after that takes nothing from the handshakes, which mostly wait for the other side.
+        import paramiko  # noqa: F401, I001
+        import fabric  # type: ignore[import-untyped]  # noqa: F401  # ships no types
 
     def open(self, ids: Iterable[int] | None = None) -> dict[int, FleetctlError]:
         """Open the connections of `ids` (all of them by default). Returns the failures by machine."""
@@ -100,6 +110,11 @@ def aside(fn: Callable[[], T]) -> Callable[[float | None], T]:
 
     threading.Thread(target=work, name="fleetctl-aside", daemon=True).start()
     return wait
+
+
+def _quietly(open_it: Callable[[], None]) -> None:
+    with suppress(FleetctlError):  # whoever uses the connection is told
+        open_it()
 
 
 def _row(answer: T | BaseException) -> T | FleetctlError:

@@ -49,6 +49,18 @@ def test_sixteen_machines_answer_in_order_and_in_parallel(server: Server) -> Non
     assert seconds < 4
 
 
+def test_a_connection_that_was_begun_is_the_one_that_is_used(make_server: Callable[..., Server]) -> None:
+    server = make_server()
+    dead = replace(server.target, id=2, port=1)
+    with Connections([server.target, dead]) as connections:
+        connections.begin()
+        rows = connections.map(lambda c: c.run("true", timeout=10))
+        assert isinstance(rows[67], Result)
+        assert isinstance(rows[2], UnreachableError)
+        assert len(server.sessions()) <= 2
+    wait_until(lambda: not server.sessions())
+
+
 def test_one_connection_a_machine_is_kept(make_server: Callable[..., Server]) -> None:
     server = make_server()
     with Connections([server.target]) as connections:
