@@ -36,10 +36,12 @@ have git || need git
 # tests/live runs the real server with the fleet's own Lua.
 [ -e /usr/lib/nginx/modules/ngx_http_lua_module.so ] || need nginx-light libnginx-mod-http-lua
 
-# `setup.sh tests`: real sshd processes on loopback, a real browser before the balancer, Lua's own syntax check.
+# `setup.sh tests`: real sshd processes on loopback, a real browser before the balancer, Lua's own syntax check, and
+# the copies' own programs.
 if [ "${1:-}" = tests ]; then
 	[ -x /usr/sbin/sshd ] || need openssh-server
 	have chromium || need chromium
+	have rrsync || need rsync
 	have luac5.1 || need lua5.1
 fi
 
