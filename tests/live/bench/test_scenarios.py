@@ -108,8 +108,9 @@ def test_prompts_are_fresh_from_their_first_words_on(path: Path) -> None:
     performed(again, scenarios.Sequential(requests=20, tokens=2), path.with_name("again.jsonl"))
     others = [body["messages"][0]["content"] for _, body in again.asked]
     assert not {mark for mark in marks if any(other.startswith(mark) for other in others)}
-    # Behind the mark the work is the same: the same seed.
-    assert [p.split("]")[1] for p in prompts] == [p.split("]")[1] for p in others]
+    # Behind the mark the work is the same: the same seed. The first four warm up side by side, in whatever order.
+    one, two = ([text.split("]")[1] for text in asked] for asked in (prompts, others))
+    assert (sorted(one[:4]), one[4:]) == (sorted(two[:4]), two[4:])
 
 
 def test_scaling_goes_up_and_down_and_fills_its_users(path: Path) -> None:
