@@ -1,6 +1,6 @@
 # Both do all their own set-up, as root on a bare Debian 12: `make demo` and `make test`.
 .POSIX:
-.PHONY: demo test test-faults setup check unit live lab down setup-tests docs examples bench-status bench-balancer bench-distribution bench-client
+.PHONY: demo test test-faults test-engine chaos screens setup check unit live lab down setup-tests docs examples bench-status bench-rollout bench-balancer bench-distribution bench-client
 
 demo: setup
 	sh scripts/demo.sh
@@ -8,7 +8,7 @@ demo: setup
 test: check
 	.venv/bin/python -m pytest tests/unit -n 2 --dist loadfile
 	.venv/bin/python -m pytest tests/live -m 'not matrix'
-	.venv/bin/python -m pytest tests/lab -m 'not matrix'
+	.venv/bin/python -m pytest tests/lab -m 'not matrix and not engine'
 
 setup:
 	sh scripts/setup.sh
@@ -26,11 +26,19 @@ live: setup-tests
 	.venv/bin/python -m pytest tests/live -m 'not matrix'
 
 lab: setup
-	.venv/bin/python -m pytest tests/lab -m 'not matrix'
+	.venv/bin/python -m pytest tests/lab -m 'not matrix and not engine'
 
 # One of each class of faults is in `make test`; this is the rest.
 test-faults: setup-tests
 	.venv/bin/python -m pytest tests/live tests/lab -m matrix
+
+# 100 random kills of rollouts, then 5 of the full fleet: some three quarters of an hour. FLEETCTL_CHAOS_SEED repeats one.
+chaos: setup-tests
+	.venv/bin/python -m pytest tests/chaos -s
+
+# A real vLLM on the CPU behind two machines; the first time some minutes more, and 25 GB of disk.
+test-engine: setup-tests
+	.venv/bin/python -m pytest tests/lab -m engine
 
 down:
 	.venv/bin/fleetctl lab down -i inventory.yaml
@@ -42,9 +50,17 @@ docs: setup
 examples: setup-tests
 	sh scripts/examples.sh
 
+# What a plan and a failed canary look like, as pictures: two minutes.
+screens: setup-tests
+	sh scripts/screens.sh
+
 # Of a lab that serves: after `make demo`.
 bench-status:
 	eval "$$(.venv/bin/fleetctl lab env -i inventory.yaml)"; .venv/bin/python benchmarks/status/bench.py
+
+# The same: a rollout of all of it under load.
+bench-rollout:
+	eval "$$(.venv/bin/fleetctl lab env -i inventory.yaml)"; .venv/bin/python benchmarks/rollout/bench.py
 
 bench-balancer: setup
 	sh benchmarks/balancer/run.sh

@@ -12,23 +12,7 @@ export LOGNAME=ops # whom the audit logs, and so the reports, name
 
 step() { printf '\n== %s\n' "$*"; }
 
-# The shipped inventory as the fleet `report`, with two machines and networks and ports of its own.
-"$root/.venv/bin/python" - inventory.yaml "$work/inventory.yaml" <<'END'
-import sys
-
-import yaml
-
-source, target = sys.argv[1:]
-with open(source, encoding="utf-8") as file:
-    text = file.read().replace("10.255.254.", "10.255.247.").replace("2219", "3494").replace("2220", "3495")
-document = yaml.safe_load(text)
-document["fleet"] = "report"
-document["machines"] = [machine for machine in document["machines"] if machine["id"] in (69, 67)]
-document["balancer"]["public_url"] = "http://10.255.247.69:3494"
-document["rollout"] |= {"drain_timeout": 30, "start_timeout": 60}
-with open(target, "w", encoding="utf-8") as file:
-    yaml.safe_dump(document, file, sort_keys=False, allow_unicode=True)
-END
+"$root/.venv/bin/python" scripts/small_lab.py inventory.yaml "$work/inventory.yaml" report 10.255.247 3494
 
 end() {
 	if [ -n "${FLEETCTL_KEEP_LAB:-}" ]; then

@@ -6,7 +6,7 @@ A counter that fell was restarted with its engine: then there is no difference t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,17 +46,28 @@ def parse(text: str, wanted: tuple[str, ...] = WANTED) -> dict[str, float]:
 
 def change(end: Mapping[str, Any]) -> dict[str, float] | None:
     """Of a run's last line: the sum over all instances of after minus before; None where one is missing or fell."""
+    return total(by_instance(end).values()) or None
+
+
+def by_instance(end: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """After minus before, by instance; nothing where one is missing or fell."""
     before, after = end.get("counters_before"), end.get("counters_after")
     if not before or not after or set(before) != set(after):
-        return None
-    total: dict[str, float] = {}
-    for instance, old in before.items():
-        for name, value in after[instance].items():
-            grown = value - old.get(name, 0.0)
-            if grown < 0:
-                return None
-            total[name] = total.get(name, 0.0) + grown
-    return total or None
+        return {}
+    grown = {
+        instance: {name: value - old.get(name, 0.0) for name, value in after[instance].items()}
+        for instance, old in before.items()
+    }
+    return {} if any(value < 0 for own in grown.values() for value in own.values()) else grown
+
+
+def total(changes: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Several changes as one."""
+    found: dict[str, float] = {}
+    for one in changes:
+        for name, value in one.items():
+            found[name] = found.get(name, 0.0) + value
+    return found
 
 
 def mean(changed: Mapping[str, float], histogram: str) -> float | None:

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from fleetctl.bench import measures, stats, views
+from fleetctl.bench import ab, cross, measures, stats, views
 from fleetctl.bench.measures import Window
 from fleetctl.bench.samples import Run, Sample
 from fleetctl.bench.tables import FAILED, LOAD, OK, UNKNOWN, WARN, Cell, Check, Result, Table, columns, load_row
@@ -288,6 +288,47 @@ def _failover(run: Run, found: Result) -> None:
     found.tables.append(Table("one kill; its time is one observation, not a distribution", shape, [row]))
 
 
+def _ab(run: Run, found: Result) -> None:
+    """One round by itself: what each arm did. Arms are compared over all rounds (ab_result.py)."""
+    found.checks.append(_routed(run, run.measured))
+    _length(run, found)
+    found.checks.append(ab.drafted(run))
+    rows = []
+    for cell in run.cells():
+        for arm, addresses in ab.by_arm(run).items():
+            own = [sample for sample in run.of(cell) if sample.backend in addresses]
+            rows.append(load_row(f"{cell}, mtp {arm}, {len(addresses)} instances", own, None))
+    number, rounds = run.header.parameters["number"], run.header.parameters["rounds"]
+    title = f"round {number} of {rounds}: one request at a time an instance, all instances at once"
+    found.tables.append(Table(title, LOAD, rows))
+
+
+def _cross(run: Run, found: Result) -> None:
+    found.checks.append(_routed(run, run.measured))
+    _length(run, found)
+    rows: list[list[Cell]] = []
+    for one in cross.agreement(run):
+        d = one.difference
+        unit = "tok/s" if one.figure.name == "tok/s" else "s"
+        rows.append([one.figure.name, unit, one.first, one.second, d.percent, d.low, d.high, d.n])
+        if one.figure.judged:
+            found.checks.append(_agrees(one))
+    shape = columns("mean | unit | vllm:rate3 | ours:rate3 | ours-vllm %:rate | 95 % from:rate | to:rate | rounds:int")
+    title = f"the same prompts to {run.header.parameters['backend']}, by `vllm bench serve` on its machine and by us"
+    found.tables.append(Table(title, shape, rows))
+    found.notes.append("TTFT is not judged: ours has the way through the balancer in it, theirs has not")
+
+
+def _agrees(one: cross.Agreement) -> Check:
+    d = one.difference
+    what, expected = f"{one.figure.name} as `vllm bench serve` has it", f"within {cross.AGREE:g} %"
+    if d.low is None or d.high is None:
+        return Check(what, UNKNOWN, expected, d.why or "-", d.n)
+    verdict = {True: OK, False: FAILED, None: WARN}[one.agrees]
+    more = "" if one.agrees is not None else ": too wide to tell, more --times"
+    return Check(what, verdict, expected, f"{d.low:+.1f} to {d.high:+.1f} %{more}", d.n)
+
+
 JUDGES: dict[str, Callable[[Run, Result], None]] = {
     "distribution": _distribution,
     "affinity": _affinity,
@@ -298,4 +339,6 @@ JUDGES: dict[str, Callable[[Run, Result], None]] = {
     "soak": _soak,
     "longctx": _longctx,
     "failover": _failover,
+    "ab": _ab,
+    "cross-check": _cross,
 }

@@ -381,7 +381,7 @@ def poisson(rate: float, seconds: float, seed: int) -> Iterator[float]:
 def run(work: Callable[[], Awaitable[T]], stop: Callable[[], None]) -> T:
     """Run on a loop of its own; Ctrl-C calls `stop` once, so that the work can end in order, and a second one kills."""
     loop = uvloop.new_event_loop()
-    switch, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    switch, thresholds, handler = sys.getswitchinterval(), gc.get_threshold(), signal.getsignal(signal.SIGINT)
     # The thread that watches the fleet must not hold the interpreter for its usual 5 ms, nor the collector stop it all.
     sys.setswitchinterval(0.0005)
     gc.collect()
@@ -401,6 +401,7 @@ def run(work: Callable[[], Awaitable[T]], stop: Callable[[], None]) -> T:
             loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
+        signal.signal(signal.SIGINT, handler)  # the loop leaves its own behind
         sys.setswitchinterval(switch)
         gc.set_threshold(*thresholds)
         gc.unfreeze()

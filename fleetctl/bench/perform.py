@@ -18,7 +18,7 @@ from fleetctl import __version__
 from fleetctl.bench import load as engine
 from fleetctl.bench.load import Limits, Load, Timeouts
 from fleetctl.bench.samples import Backend, Failure, Header, Run, Writer, read
-from fleetctl.bench.scenarios import Bench, Scenario
+from fleetctl.bench.scenarios import Bench, Rival, Scenario
 from fleetctl.bench.target import Target
 from fleetctl.errors import FleetctlError
 
@@ -32,13 +32,15 @@ Counters = dict[str, dict[str, float]]
 class Eyes:
     """Ways to look at the fleet from beside the load. Each may block, and answers None for what cannot be seen.
 
-    `in_flight`: requests in flight at the balancer, everybody's. `requests`: requests it has sent on so far.
+    `in_flight`: requests in flight at the balancer, everybody's. `requests`: requests it has sent on so far. `rival`
+    asks the same prompts with another client, and gives what that one measured.
     """
 
     in_flight: Callable[[], int | None] = lambda: None
     requests: Callable[[], int | None] = lambda: None
     counters: Callable[[], Counters | None] = lambda: None
     kill: Callable[[Backend], None] | None = None
+    rival: Rival | None = None
 
 
 def about_client() -> tuple[dict[str, str], dict[str, Any]]:
@@ -76,7 +78,7 @@ def perform(
         async with load:
             await watch.before()
             try:
-                await scenario.run(Bench.of(load, header.seed, watch.eyes.kill))
+                await scenario.run(Bench.of(load, header.seed, watch.eyes.kill, watch.eyes.rival))
             except BaseException as error:
                 load.stop(str(getattr(error, "cause", None) or repr(error)))
                 raise

@@ -62,6 +62,15 @@ class Prompts:
         dice = self._next()
         return f"{self._mark()} Explain in detail, with examples, {dice.choice(TOPICS)}."
 
+    def endless(self) -> str:
+        """A question whose answer is thousands of tokens long: past its natural end a model repeats itself, and what
+        repeats is drafted too well."""
+        topic = self._next().choice(TOPICS)
+        return (
+            f"{self._mark()} Write a textbook of forty chapters on {topic}. Write out every chapter in full, several "
+            "pages each, with examples, and never repeat what an earlier chapter said."
+        )
+
     def of(self, tokens: int) -> str:
         """A prompt of about that many tokens: a long report, then a question about it."""
         dice, mark = self._next(), self._mark()

@@ -6,7 +6,7 @@ Nothing is judged here: samples go to disk, and results.py makes tables and verd
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count, cycle, islice
 from typing import Any, ClassVar, Protocol
@@ -19,11 +19,12 @@ from fleetctl.errors import CommandError, UsageError
 
 SHORT, LONG = 500, 4000  # prompt tokens of the two requests that calibrate the length of prompts
 PER_USER = 10
+Rival = Callable[[Sequence[str]], dict[str, float]]  # prompts -> what another client measured with them
 
 
 @dataclass
 class Bench:
-    """A run under way. `kill` ends an instance the hard way; None where nobody may."""
+    """A run under way. `kill` ends an instance the hard way; None where nobody may. `rival` as in perform.Eyes."""
 
     load: Load
     target: Target
@@ -31,10 +32,13 @@ class Bench:
     sessions: Sessions
     prompts: Prompts
     kill: Callable[[Backend], None] | None = None
+    rival: Rival | None = None
 
     @classmethod
-    def of(cls, load: Load, seed: int, kill: Callable[[Backend], None] | None = None) -> Bench:
-        return cls(load, load.target, seed, Sessions(load.target, seed), Prompts(seed), kill)
+    def of(
+        cls, load: Load, seed: int, kill: Callable[[Backend], None] | None = None, rival: Rival | None = None
+    ) -> Bench:
+        return cls(load, load.target, seed, Sessions(load.target, seed), Prompts(seed), kill, rival)
 
     def cell(self, name: str, **more: Any) -> None:
         self.load.event("cell", cell=name, **more)
@@ -201,7 +205,7 @@ class Mixed:
         if len(target.backends) < 2:
             raise UsageError("mixed needs two backends: one that reads, and others")
         chosen = find(target, self.backend or target.backends[0].id)
-        return replace(self, prompt=_fitting(target, self.prompt, self.tokens), backend=chosen.id)
+        return replace(self, prompt=fitting(target, self.prompt, self.tokens), backend=chosen.id)
 
     async def run(self, bench: Bench) -> None:
         backend = find(bench.target, self.backend)
@@ -270,7 +274,7 @@ class LongContext:
     tokens: int = 16
 
     def settled(self, target: Target) -> LongContext:
-        return replace(self, lengths=tuple(_fitting(target, length, self.tokens) for length in self.lengths))
+        return replace(self, lengths=tuple(fitting(target, length, self.tokens) for length in self.lengths))
 
     async def run(self, bench: Bench) -> None:
         await bench.calibrate()
@@ -354,7 +358,7 @@ def find(target: Target, name: str) -> Backend:
     raise UsageError(f"{name}: the balancer has {known}")
 
 
-def _fitting(target: Target, prompt: int, tokens: int) -> int:
+def fitting(target: Target, prompt: int, tokens: int) -> int:
     """Raises UsageError for a prompt that the model does not take; 1 % is left for its length being estimated."""
     longest = target.longest
     if longest is not None and prompt * 1.01 + tokens + 64 > longest:

@@ -382,18 +382,18 @@ def _kendall(n: int, score: int) -> float:
 def crossover(units: Sequence[str], arms: Sequence[str], seed: int = 1) -> tuple[dict[str, str], ...]:
     """Which unit runs which arm in which round: as many rounds as arms, every unit runs every arm once.
 
-    In each round the arms are as evenly spread as the units allow, and the orders alternate between forward and
-    backward, so that drift over the rounds hits all arms alike. `units` in the order of their machines: the
-    units of one machine get different arms.
+    In each round the arms are as evenly spread as the units allow. The orders are Williams's and their mirror images
+    in turn: drift over the rounds hits all arms alike, and every arm comes equally often after every other. `units` in
+    the order of their machines: the units of one machine get different arms.
     """
     count = len(arms)
+    steps = [(number + 1) // 2 * (1 if number % 2 else -1) for number in range(count)]  # 0, 1, -1, 2, -2 ...
     dice = random.Random(seed)  # noqa: S311
     starts = list(range(count))
     dice.shuffle(starts)
     rounds: list[dict[str, str]] = [{} for _ in arms]
     for place, unit in enumerate(units):
         start, backward = starts[place % count], (place // count) % 2 == 1
-        for number in range(count):
-            step = -number if backward else number
-            rounds[number][unit] = arms[(start + step) % count]
+        for number, step in enumerate(steps):
+            rounds[number][unit] = arms[(start - step if backward else start + step) % count]
     return tuple(rounds)

@@ -34,6 +34,7 @@ FORMS: dict[str, Callable[[float], str]] = {
     "x": lambda v: f"{v:.2f}",
     "rate": lambda v: f"{v:.1f}",
     "rate2": lambda v: f"{v:.2f}",
+    "rate3": lambda v: f"{v:.3f}",
 }
 
 

@@ -160,6 +160,9 @@ def rollout(
         Optional[str],  # noqa: UP045
         typer.Option("--max-unavailable", help="How many may be out at a time: a number or a share."),
     ] = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take over containers and a balancer that were set up by hand.")
+    ] = False,
     inventory: Inventory = None,
     output: Output = "table",
     yes: Yes = False,
@@ -186,6 +189,7 @@ def rollout(
         plan_id=plan_id,
         canary=canary,
         max_unavailable=max_unavailable,
+        adopt=adopt,
     )
     raise typer.Exit(code)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 
 from fleetctl.cli.bench_fleet import about, eyes_of, in_use, target_of
 from fleetctl.cli.change import Options, with_session
+from fleetctl.cli.options import WaitLock
 from fleetctl.cli.output import Voice, dump, table
 from fleetctl.errors import UsageError
 from fleetctl.fleet.fleet import Fleet
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from fleetctl.bench.compare import Comparison
     from fleetctl.bench.load import Load
     from fleetctl.bench.samples import Run
-    from fleetctl.bench.scenarios import Scenario
+    from fleetctl.bench.scenarios import Rival, Scenario
     from fleetctl.bench.tables import Column, Result
     from fleetctl.bench.target import Target
 
@@ -44,20 +46,38 @@ class Choice:
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="A scenario (docs/bench.md), or compare A B, or show FILE.")],
+    name: Annotated[
+        str, typer.Argument(help="A scenario (docs/bench.md), ab, cross-check, compare A B, or show FILE.")
+    ] = "",
     files: Annotated[list[Path] | None, typer.Argument(help="Of compare and show.", show_default=False)] = None,
-    backend: Annotated[str | None, typer.Option("--backend", help="instance, mixed, failover: such as 67/2.")] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend", help="instance, mixed, failover: such as 67/2. ab: several times.", show_default=False
+        ),
+    ] = None,
+    arms: Annotated[str | None, typer.Option("--arms", help="ab: speculative tokens, such as 3,4,5.")] = None,
+    restore: Annotated[bool, typer.Option("--restore", help="ab: put back what one that died left behind.")] = False,
+    cross_check: Annotated[
+        bool, typer.Option("--cross-check", help="The image's own `vllm bench serve` beside ours, on an instance.")
+    ] = False,
     users: Annotated[str | None, typer.Option("--users", help="Concurrent users, such as 1,2,4,8.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Output tokens of a request.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="Of a cell; of a soak.")] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.01, help="Requests per second.")] = None,
     keys: Annotated[int | None, typer.Option("--keys", min=1, help="distribution: sessions.")] = None,
     sessions: Annotated[int | None, typer.Option("--sessions", min=1, help="affinity, failover.")] = None,
-    requests: Annotated[int | None, typer.Option("--requests", min=1, help="sequential: how many.")] = None,
-    lengths: Annotated[str | None, typer.Option("--lengths", help="longctx: tokens, such as 10K,240K.")] = None,
+    requests: Annotated[
+        int | None, typer.Option("--requests", min=1, help="sequential, cross-check: how many.")
+    ] = None,
+    lengths: Annotated[str | None, typer.Option("--lengths", help="longctx, ab: tokens, such as 10K,240K.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="mixed: tokens of the long prompt.")] = None,
-    times: Annotated[int | None, typer.Option("--times", min=1, help="mixed, longctx: how often.")] = None,
-    passes: Annotated[int | None, typer.Option("--passes", min=1, help="scaling: over all levels.")] = None,
+    times: Annotated[
+        int | None, typer.Option("--times", min=1, help="mixed, longctx, ab, cross-check: how often.")
+    ] = None,
+    passes: Annotated[
+        int | None, typer.Option("--passes", min=1, help="scaling: over all levels. ab: over all arms.")
+    ] = None,
     window: Annotated[float | None, typer.Option("--window", min=1, help="soak: seconds.")] = None,
     apart: Annotated[float | None, typer.Option("--apart", min=1, help="mixed: seconds between prompts.")] = None,
     after: Annotated[float | None, typer.Option("--after", min=1, help="failover: seconds at most.")] = None,
@@ -71,12 +91,17 @@ def bench(
     output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="ab: print who would run which arm when.")] = False,
+    wait_lock: WaitLock = 0,
 ) -> None:
     """Measure the fleet under load, honestly: distribution, affinity, scaling, soak ... (docs/bench.md)."""
     if output not in ("table", "json"):
         raise UsageError(f"-o {output}: there are table and json")
+    if cross_check and name not in ("", "instance", "cross-check"):
+        raise UsageError(f"bench {name} --cross-check: it has a cell of its own; fleetctl bench --cross-check")
     given = {
-        "backend": backend,
+        "backend": ",".join(backend) if backend else None,
+        "arms": arms,
         "users": users,
         "tokens": tokens,
         "seconds": seconds,
@@ -94,9 +119,23 @@ def bench(
         "stream": False if whole else None,
     }
     said = {key: value for key, value in given.items() if value is not None}
-    options = Options(inventory=inventory, json=output == "json", yes=yes, quiet=quiet)
-    chosen = Choice(name, tuple(files or ()), said, url, seed, out, max_errors, max_seconds)
-    raise typer.Exit(_dispatch(options, chosen))
+    options = Options(
+        inventory=inventory, json=output == "json", yes=yes, quiet=quiet, dry_run=dry_run, wait_lock=wait_lock
+    )
+    chosen = "cross-check" if cross_check else name
+    choice = Choice(chosen, tuple(files or ()), said, url, seed, out, max_errors, max_seconds)
+    if (restore or dry_run) and chosen != "ab":
+        raise UsageError("--restore and --dry-run are for `bench ab`")
+    raise typer.Exit(_restore(options, choice) if restore else _dispatch(options, choice))
+
+
+def _restore(options: Options, choice: Choice) -> int:
+    """Needs no load engine: whoever has to put a fleet right has what deploys."""
+    from fleetctl.cli import bench_ab
+
+    if choice.given or choice.files:
+        raise UsageError("bench ab --restore takes nothing else: it puts back all that was left behind")
+    return bench_ab.restore(options)
 
 
 def _dispatch(options: Options, choice: Choice) -> int:
@@ -108,12 +147,36 @@ def _dispatch(options: Options, choice: Choice) -> int:
         return _compare(options, choice)
     if choice.name == "show":
         return _show(options, choice)
-    if choice.name not in scenarios.ALL:
-        raise UsageError(f"bench {choice.name}: there are {', '.join(scenarios.ALL)}, compare and show")
+    special = {"ab": _ab, "cross-check": _cross_check}
+    if choice.name not in (*scenarios.ALL, *special):
+        names = ", ".join((*scenarios.ALL, *special))
+        raise UsageError(f"bench {choice.name or 'needs a name'}: there are {names}, compare and show")
     if choice.files:
         raise UsageError(f"bench {choice.name} takes no files")
+    if choice.name in special:
+        return special[choice.name](options, choice)
     scenario = scenario_of(scenarios.ALL[choice.name], choice)
     return with_session(options, lambda fleet: fleet.machines, lambda session: _run(options, choice, session, scenario))
+
+
+def _ab(options: Options, choice: Choice) -> int:
+    from fleetctl.bench.ab import Ab
+    from fleetctl.cli import bench_ab
+
+    settings: Any = scenario_of(Ab, choice)
+    return bench_ab.run(options, choice, settings)
+
+
+def _cross_check(options: Options, choice: Choice) -> int:
+    from fleetctl.bench.rounds import CrossCheck
+    from fleetctl.cli import bench_cross
+
+    scenario = scenario_of(CrossCheck, choice)
+    return with_session(
+        options,
+        lambda fleet: fleet.machines,
+        lambda session: _run(options, choice, session, scenario, bench_cross.rival_of),
+    )
 
 
 def _require_engine() -> None:
@@ -144,7 +207,7 @@ def scenario_of(kind: type[Any], choice: Choice) -> Scenario:
 
 OPTIONS = (
     *("backend", "users", "tokens", "seconds", "rate", "keys", "sessions", "requests", "lengths", "prompt"),
-    *("times", "passes", "window", "apart", "after"),
+    *("times", "passes", "window", "apart", "after", "arms"),
 )
 
 
@@ -162,12 +225,19 @@ def _value(name: str, text: Any, default: Any) -> Any:
 
 def _number(name: str, text: str) -> int:
     digits, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in SCALE else (text, "")
-    if not digits.isdigit() or int(digits) == 0:
+    if not digits.isdigit() or (int(digits) == 0 and name != "arms"):
         raise UsageError(f"--{name} {text}: a whole number above zero, such as 8 or 10K")
     return int(digits) * SCALE.get(unit, 1)
 
 
-def _run(options: Options, choice: Choice, session: Session, scenario: Scenario) -> int:
+def _run(
+    options: Options,
+    choice: Choice,
+    session: Session,
+    scenario: Scenario,
+    rival_of: Callable[[Session, Any, int], Rival] | None = None,
+) -> int:
+    """`rival_of`: gives another client of the same instance, or raises CommandError where there is none."""
     from fleetctl.bench import scenarios
     from fleetctl.bench.load import Limits
     from fleetctl.bench.perform import perform
@@ -179,6 +249,8 @@ def _run(options: Options, choice: Choice, session: Session, scenario: Scenario)
     target = target_of(session, choice.url)
     settled = scenario.settled(target)
     eyes = eyes_of(session, target)
+    if rival_of is not None:
+        eyes = replace(eyes, rival=rival_of(session, settled, choice.seed))
     busy = in_use(eyes)
     _confirm(options, session, settled, target, busy)
     header = Header(
@@ -190,12 +262,12 @@ def _run(options: Options, choice: Choice, session: Session, scenario: Scenario)
         foreign_before=busy,
         **about(session, target),
     )
-    path = choice.out or _default_path(session.fleet, choice.name)
+    path = choice.out or default_path(session.fleet, choice.name)
     if path.exists():
         raise UsageError(f"{path} is there already: samples are never overwritten")
     errors = choice.max_errors if choice.max_errors is not None else 10_000 if choice.name == "failover" else 20
     limits = Limits(errors=errors, seconds=choice.max_seconds)
-    progress = _Progress(options.voice)
+    progress = Progress(options.voice)
     run = perform(settled, target, header, path, eyes=eyes, limits=limits, tick=progress)
     progress.end()
     code = _print(options, run, path)
@@ -222,12 +294,12 @@ def _confirm(options: Options, session: Session, scenario: Scenario, target: Tar
         raise UsageError("nothing was asked of the fleet")
 
 
-def _default_path(fleet: Fleet, name: str) -> Path:
+def default_path(fleet: Fleet, name: str) -> Path:
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return Path("bench") / f"{fleet.name}-{name}-{stamp}.jsonl"
 
 
-class _Progress:
+class Progress:
     """One line on standard error: rewritten on a terminal, a new one every ten seconds elsewhere."""
 
     def __init__(self, voice: Voice) -> None:
@@ -303,8 +375,12 @@ def _cell(column: Column, value: Any) -> str:
 def _show(options: Options, choice: Choice) -> int:
     from fleetctl.bench.samples import read
 
-    if len(choice.files) != 1:
-        raise UsageError("bench show takes one file of samples")
+    if len(choice.files) > 1:
+        from fleetctl.cli import bench_ab
+
+        return bench_ab.show(options, [read(file) for file in choice.files], choice.files)
+    if not choice.files:
+        raise UsageError("bench show takes a file of samples, or all rounds of one bench ab")
     return _print(options, read(choice.files[0]), choice.files[0])
 
 

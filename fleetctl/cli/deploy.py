@@ -12,6 +12,7 @@ from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import lint, overrides, targets
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.fleet.schema import SHARE
+from fleetctl.plan import adopt as adopting
 from fleetctl.plan import expand, playbook, release
 from fleetctl.plan.context import Context
 from fleetctl.plan.session import Session
@@ -43,12 +44,14 @@ def rollout(
     plan_id: str | None = None,
     canary: str | None = None,
     max_unavailable: str | None = None,
+    adopt: bool = False,
 ) -> int:
     """The inventory plus the overrides given here become the desired state of every machine named.
 
     `forward`: also over a rollback. `resume`: the release in force instead. `on_failure`: stop, or rollback
     of what this command changed. `plan_id`: only if the plan is still the one that was shown. `canary`: the instance
     that is changed first; `max_unavailable`: a number or a share, in place of the inventory's.
+    `adopt`: what was built by hand under the fleet's names is taken over.
     """
     if max_unavailable is not None and not re.fullmatch(SHARE, max_unavailable):
         raise UsageError(
@@ -63,6 +66,7 @@ def rollout(
             *parts,
             *(f"--set {item}" for item in settings),
             *([f"--machines {','.join(words)}"] if words else []),
+            *(["--adopt"] if adopt else []),
         ]
     )
 
@@ -75,7 +79,12 @@ def rollout(
         machines = chosen(session.fleet)
         first = _canary(session.fleet, canary) if canary else None
         asked = Asked(
-            None if resume else wanted, forward=forward, plan_id=plan_id, canary=first, max_unavailable=max_unavailable
+            None if resume else wanted,
+            forward=forward,
+            plan_id=plan_id,
+            canary=first,
+            max_unavailable=max_unavailable,
+            adopt=adopt,
         )
         code = _deploy(options, session, "rollout", command, machines, asked)
         if code in (1, 4) and on_failure == "rollback":
@@ -115,9 +124,23 @@ def rollback(options: Options, number: int | None) -> int:
     return with_session(options, lambda fleet: fleet.machines, act, changes=command)
 
 
+def as_released(options: Options, session: Session, machines: Sequence[int], command: str) -> int:
+    """Every instance of these machines as the release in force had it, also when the inventory has moved on."""
+    everybody = around(session.fleet, machines)
+    session.observe(everybody)
+    session.require(everybody)
+    current, asked = session.release, Asked(as_it_was=True)
+    if current is not None and current.whole is not None and current.whole != release.whole(session.fleet):
+        asked = Asked(release.going_back(session.fleet, current.whole), back_to=current.number)
+    return _deploy(options, session, "rollout", command, machines, asked)
+
+
 @dataclass(frozen=True)
 class Asked:
-    """What a command wants the desired state to be. `overrides` None: that of the release in force."""
+    """What a command wants the desired state to be. `overrides` None: that of the release in force.
+
+    `as_it_was`: that release stays what it is, with its date and its command.
+    """
 
     overrides: Overrides | None = None
     forward: bool = True
@@ -125,6 +148,8 @@ class Asked:
     plan_id: str | None = None
     canary: str | None = None
     max_unavailable: str | None = None
+    as_it_was: bool = False
+    adopt: bool = False
 
 
 def _canary(fleet: Fleet, word: str) -> str:
@@ -202,7 +227,11 @@ def _deploy(
 
 def _context(session: Session, machines: Sequence[int], command: str, asked: Asked) -> Context:
     found = session.context(machines, command, new_release=True, back_to=asked.back_to)
-    return replace(found, canary=asked.canary, max_unavailable=asked.max_unavailable)
+    current, ours = session.release, found.release
+    if asked.as_it_was and current is not None and ours is not None and ours.number == current.number:
+        found = replace(found, release=replace(current, outcome="running"))
+    found = replace(found, canary=asked.canary, max_unavailable=asked.max_unavailable, adopt=asked.adopt)
+    return adopting.begun(found) if asked.adopt else found
 
 
 def _forward_only(session: Session, asked: Asked) -> None:

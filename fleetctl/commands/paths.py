@@ -112,6 +112,11 @@ def releases(fleet: Fleet) -> PurePosixPath:
     return state(fleet) / "releases"
 
 
+def experiment(fleet: Fleet) -> PurePosixPath:
+    """What `bench ab` is about to change, until all is back as it was; its presence is the fact."""
+    return state(fleet) / "experiment.json"
+
+
 def stopped(fleet: Fleet, instance: Instance) -> PurePosixPath:
     """Who stopped the instance on purpose, when and why; its presence is the fact."""
     return state(fleet) / "stopped" / instance.name

@@ -109,6 +109,7 @@ def _state(fleet: Fleet) -> list[str]:
     marks = " ".join(f'"$k"/{mark}/*' for mark in MARKS)
     return [
         f"if [ -e {quote(paths.release(fleet))} ]; then cat {quote(paths.release(fleet))} >release; fi",
+        f"if [ -e {quote(paths.experiment(fleet))} ]; then cat {quote(paths.experiment(fleet))} >experiment; fi",
         f'k={quote(paths.state(fleet))}; for f in {marks}; do if [ -e "$f" ]; then '
         'printf "%s\\t%s\\n" "${f#"$k"/}" "$(cat "$f")"; fi; done >marks',
         f'for f in {paths.job_progress(paths.job(fleet, "*"))}; do if [ -e "$f" ]; then n=${{f##*/}}; '

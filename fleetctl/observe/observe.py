@@ -78,6 +78,7 @@ def parse(machine: int, text: str) -> Facts:
         parked=marks.get("parked", {}),
         doubtful=marks.get("doubtful", {}),
         release=parse_json(part["release"]) if "release" in part else None,
+        experiment=parse_json(part["experiment"]) or {} if "experiment" in part else None,
         releases=tuple(r for line in part.get("releases", "").splitlines() if isinstance(r := parse_json(line), dict)),
         jobs={
             w[0].removesuffix(".service"): w[3] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3

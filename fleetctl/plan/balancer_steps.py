@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetctl.commands import paths
 from fleetctl.commands.script import Inline, Script
-from fleetctl.plan import desired, gate
+from fleetctl.plan import adopt, desired, gate
 from fleetctl.plan.build import HELD, unit_active, write
 from fleetctl.plan.cleaning import clean_now
 from fleetctl.plan.context import Context, archive
@@ -23,6 +23,8 @@ def apply_balancer(context: Context) -> Group:
     wanted = desired.balancer(fleet, facts, context.peers)
     if wanted is None:
         return sequence("balancer")
+    if adopt.foreign_balancer(context):
+        return adopt.balancer(context, wanted, _shadow(context, wanted))
     unit = fleet.inventory.balancer.unit
     changed = [name for name, text in wanted.beside.items() if facts.files.get(name) != desired.sha256(text)]
     stale = {n: t for n, t in wanted.files.items() if facts.files.get(f"{wanted.folder}/{n}") != desired.sha256(t)}

@@ -32,14 +32,21 @@ def to_clean(machine: Machine, facts: Facts, fleet: Fleet) -> tuple[tuple[str, .
 
 
 def machine_problems(
-    fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance] | None = None
+    fleet: Fleet,
+    machine: Machine,
+    facts: Facts,
+    instances: Sequence[Instance] | None = None,
+    adopted: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Why `machine` cannot take its instances (or those given): each holder and each missing thing by name."""
+    """Why `machine` cannot take its instances (or those given): each holder and each missing thing by name.
+
+    `adopted`: containers that this plan takes over.
+    """
     chosen = fleet.on(machine.id) if instances is None else instances
     found = list(_software(fleet, facts))
-    found += _npus(fleet, machine, facts, chosen)
-    found += _ports(fleet, machine, facts, chosen)
-    found += _names(fleet, facts, chosen)
+    found += _npus(fleet, machine, facts, chosen, adopted)
+    found += _ports(fleet, machine, facts, chosen, adopted)
+    found += _names(fleet, facts, chosen, adopted)
     found += _disks(fleet, machine, facts)
     return found
 
@@ -94,14 +101,19 @@ def _software(fleet: Fleet, facts: Facts) -> Iterator[str]:
         yield NO_NGINX
 
 
-def _names(fleet: Fleet, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+def _names(fleet: Fleet, facts: Facts, instances: Sequence[Instance], adopted: frozenset[str]) -> Iterator[str]:
     for instance in instances:
         container = facts.container(instance.name)
-        if container is not None and container.label("fleet") != fleet.name:
-            yield f"a container named {instance.name} is there and not this fleet's: docker rename or remove it"
+        if container is not None and container.label("fleet") != fleet.name and container.name not in adopted:
+            yield (
+                f"a container named {instance.name} is there and not this fleet's: "
+                "`fleetctl rollout --adopt` takes it over; or docker rename or remove it"
+            )
 
 
-def _npus(fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+def _npus(
+    fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance], adopted: frozenset[str]
+) -> Iterator[str]:
     if facts.npu is None or not facts.npu.npus:
         yield f"npu-smi: {facts.failed.get('npu', 'not read')}"
         return
@@ -122,15 +134,19 @@ def _npus(fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Inst
                 continue
             seen_owner = facts.npu_owners.get(process.pid or 0)
             holder = facts.container_of(seen_owner)
-            if holder is None or not (holder.label("fleet") == fleet.name or holder in cleaned):
+            if holder is None or not (
+                holder.label("fleet") == fleet.name or holder in cleaned or holder.name in adopted
+            ):
                 owner = f"container {holder.name}" if holder else seen_owner or "a process"
                 yield f"NPU {device} is held by {owner} (pid {process.pid}), which the inventory does not list to clean"
 
 
-def _ports(fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+def _ports(
+    fleet: Fleet, machine: Machine, facts: Facts, instances: Sequence[Instance], adopted: frozenset[str]
+) -> Iterator[str]:
     for instance in instances:
         for listener in _holders(facts, instance.port, instance.host):
-            if (words := foreign_holder(fleet, machine, facts, listener)) is not None:
+            if (words := foreign_holder(fleet, machine, facts, listener, adopted)) is not None:
                 yield f"port {instance.port} of {instance.id} is held by {words}"
     balancer = fleet.inventory.balancer
     if machine.id == balancer.machine:
@@ -147,18 +163,22 @@ def _holders(facts: Facts, port: int, address: str | None) -> list[Listener]:
     return found[:1]
 
 
-def foreign_holder(fleet: Fleet, machine: Machine, facts: Facts, listener: Listener) -> str | None:
+def foreign_holder(
+    fleet: Fleet, machine: Machine, facts: Facts, listener: Listener, adopted: frozenset[str] = frozenset()
+) -> str | None:
     """None if the holder of a port is ours or listed to clean, else how to recognise it."""
     units, containers = to_clean(machine, facts, fleet)
     published = next((c for c in facts.containers or () if listener.port in c.ports and c.state == "running"), None)
     if published is not None:
         ours = published.label("fleet") == fleet.name
-        return None if ours or published in containers else f"container {published.name}"
+        return None if ours or published in containers or published.name in adopted else f"container {published.name}"
     if _is("docker-proxy", listener.process) and _in_transition(fleet, machine, facts, listener.port):
         return None
     if listener.owner == f"unit {fleet.inventory.balancer.unit}.service":
         return None
     if listener.owner is not None and listener.owner.removeprefix("unit ") in units:
+        return None
+    if (owner := facts.container_of(listener.owner)) is not None and owner.name in adopted:
         return None
     for process in machine.clean.processes:
         if process.port == listener.port and _is(process.executable, listener.process):

@@ -25,7 +25,8 @@ class Context:
     `current` is the release that the machines know, `release` the one that this command rolls out.
     `peers_broken`: the table is the running balancer's, the file has to be written again. `canary`: the instance that
     is changed first, `max_unavailable`: in place of the inventory's. `purge`: what fleetctl brought to a machine leaves
-    with it. `key_hash` and `key_sid` (routing.sid) are of the API key that the fleet is to have.
+    with it. `adopt`: what was built by hand is taken over. `key_hash` and `key_sid` (routing.sid) are of the API key
+    that the fleet is to have.
     """
 
     fleet: Fleet
@@ -41,6 +42,7 @@ class Context:
     canary: str | None = None
     max_unavailable: str | None = None
     purge: bool = False
+    adopt: bool = False
     key_sid: str = ""
 
     @property
@@ -61,13 +63,15 @@ class Context:
 
     @property
     def settled(self) -> bool:
-        """The machines know a release that asks for the same and proved good: no earlier run was cut short."""
+        """The machines know a release that asks for the same and proved good: no earlier run was cut short, and no
+        `bench ab` left its arms behind."""
         current = self.current
         return (
             current is not None
             and current.outcome == "good"
             and current.overrides == self.fleet.overrides
             and all((self.facts[m].release or {}).get("number") == current.number for m in self.machines)
+            and all(self.facts[m].experiment is None for m in self.machines)
         )
 
     def new_image(self, machine: int) -> bool:

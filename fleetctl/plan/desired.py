@@ -94,6 +94,8 @@ def _state(
         return State.STOPPED, f"stopped by {note.who} {note.when}".rstrip()
     container, unit = facts.container(which.name), facts.units.get(which.name)
     signed = units.edited(facts.unit_texts.get(str(paths.unit(which.name)), "")) is not None
+    if container is not None and container.state == "running" and container.label("fleet") != fleet.name:
+        return State.RECREATE, "its container is not this fleet's"
     if seen is None:
         return State.CREATE, "it has no unit"
     if container is None or container.state != "running" or unit is None or unit.active != "active":
@@ -103,8 +105,6 @@ def _state(
             State.START,
             f"unit {unit.active if unit else 'unknown'}, container {container.state if container else 'absent'}",
         )
-    if container.label("fleet") != fleet.name:
-        return State.RECREATE, "its container is not this fleet's"
     if container.label("spec") != desired.spec:
         old, new = container.label("tokens"), str(fleet.tokens or 0)
         return State.RECREATE, f"mtp {old} -> {new}" if old != new else "its flags, mounts or devices differ"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths
-from fleetctl.plan import build, checks, instances, own_steps, removal, rotation, steps
+from fleetctl.plan import adopt, build, checks, instances, own_steps, removal, rotation, steps
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
@@ -55,8 +56,10 @@ def _stage(stage: Stage, context: Context, command: str) -> tuple[Group, Context
         # The user's own steps go with the work that they stand beside.
         if not kinds or any(isinstance(part, Group) and part for part in parts):
             machines.append(sequence(str(machine), *parts))
+        if "roll" in kinds:
+            context = _with_peers(context, rotation.after_roll(context, machine))
         if "join" in kinds:
-            context = _joined(context, machine)
+            context = _with_peers(context, rotation.after_join(context, machine))
         if "orphans" in kinds:
             context = removal.after_orphans(context, machine)
         if "leave" in kinds:
@@ -72,9 +75,9 @@ def _order(stage: Stage, context: Context) -> list[int]:
     return sorted(context.machines, key=lambda machine: machine != int(str(context.canary).split("/")[0]))
 
 
-def _joined(context: Context, machine: int) -> Context:
-    """Later machines see the table, and a balancer, as this one leaves them."""
-    after = replace(context, peers=rotation.after_join(context, machine))
+def _with_peers(context: Context, peers: tuple[Peer, ...]) -> Context:
+    """Later machines see the table as this one leaves it."""
+    after = replace(context, peers=peers)
     object.__setattr__(after, "comparisons", context.comparisons)
     return after
 
@@ -91,6 +94,7 @@ def _notes(context: Context) -> tuple[str, ...]:
     ]
     notes += build.stays_drained(context, (c.desired.instance for c in context.comparisons.values()))
     notes += removal.moving(context)
+    notes += adopt.notes(context)
     folder = paths.saved(context.fleet, context.stamp)
     for machine in context.machines:
         units, containers = checks.to_clean(context.fleet.machines[machine], context.facts[machine], context.fleet)
@@ -109,7 +113,7 @@ def problems(context: Context) -> dict[int, list[str]]:
     for machine in sorted({*context.machines, context.balancer}):
         facts = context.facts[machine]
         listed = (
-            checks.machine_problems(fleet, fleet.machines[machine], facts)
+            checks.machine_problems(fleet, fleet.machines[machine], facts, adopted=adopt.names(context, machine))
             if machine in context.machines
             else checks.balancer_problems(fleet, fleet.machines[machine], facts)
         )
@@ -125,6 +129,8 @@ def problems(context: Context) -> dict[int, list[str]]:
             found[machine] = listed
     if (busy := instances.too_busy(context)) is not None:
         found.setdefault(context.balancer, []).append(busy)
+    if context.adopt and context.plain:
+        found.setdefault(context.balancer, []).append("--adopt needs an nginx with Lua: balancer.mode is plain")
     if context.third_key:
         half_done = (
             "a change to another API key is half done, and secrets.api_key gives a third one: first finish that one"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fleetctl.commands import paths
 from fleetctl.commands import units as unit_texts
 from fleetctl.commands.script import Script
-from fleetctl.plan import gate
+from fleetctl.plan import adopt, gate
 from fleetctl.plan.build import comparisons_on, enable, op, unit_active, write
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import Comparison, sha256
@@ -30,10 +30,15 @@ def record(context: Context, machine: int) -> Group:
         return sequence("record")
     good = replace(context.release, outcome="good")
     kept = paths.releases(context.fleet) / f"{good.number:05d}.json"
+    mark = paths.experiment(context.fleet)
+    forget = Run(Script("remove_file", (mark,), context.fleet.name))
     return sequence(
         "record",
         write(context, "record", machine, kept, json.dumps(good.document) + "\n"),
         write(context, "record", machine, paths.release(context.fleet), good.text()),
+        op("record", machine, f"remove {mark}: all is as the release has it", forget)
+        if context.facts[machine].experiment is not None
+        else None,
     )
 
 
@@ -58,8 +63,10 @@ def _key(context: Context, machine: int) -> Iterator[Operation]:
         yield op(
             "key", machine, f"write {path} (0600)", Run(Script("write_file", (path, "0600"), fleet.name), ApiKey())
         )
-    # Also when an earlier run wrote it and died: engines must not change before the balancer knows.
-    if at_balancer and unit_active(context, machine, unit) and (differs or not context.key_in_force):
+    # Also when an earlier run wrote it and died: engines must not change before the balancer knows. One that does not
+    # answer as ours gets its configuration, and the key with it, in the balancer's own step.
+    ours = context.plain or context.facts[machine].balancer is not None
+    if at_balancer and ours and unit_active(context, machine, unit) and (differs or not context.key_in_force):
         why = "which takes both keys" if context.two_keys else "which probes with it"
         yield op("key", machine, f"reload {unit}.service, {why}", _reload(context))
 
@@ -86,7 +93,9 @@ def old_key(context: Context, machine: int) -> Group:
 
 def units(context: Context, machine: int) -> Group:
     """Unit files, the folders that containers mount, the watchdog; daemon-reload when a file of systemd changed."""
-    fleet, comparisons = context.fleet, comparisons_on(context, machine)
+    fleet, by_others = context.fleet, adopt.names(context, machine)
+    # What is taken over gets its unit when it is its turn.
+    comparisons = [c for c in comparisons_on(context, machine) if c.desired.instance.name not in by_others]
     changed = [c for c in comparisons if c.write_unit]
     watchdog, rearm = _watchdog(context, machine)
     caches = tuple(paths.cache(fleet, c.desired.instance) for c in changed)

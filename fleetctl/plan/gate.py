@@ -147,6 +147,12 @@ def config_loaded(wanted: str) -> Callable[[str], Judgement]:
     return judge
 
 
+def nobody_left(text: str) -> Judgement:
+    """Judge the output of `old_workers.sh`: the workers of a configuration that is going have no requests left."""
+    count = text.strip()
+    return Judgement(Verdict.PASS, "all are through") if count == "0" else _pending(f"{count} workers have requests")
+
+
 def _found(peers: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{peer.get('id')} {peer.get('health') or peer.get('state')}" for peer in peers) or "nobody"
 

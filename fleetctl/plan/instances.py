@@ -7,11 +7,11 @@ from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Instance
-from fleetctl.plan import canary, desired, gate
+from fleetctl.plan import adopt, canary, desired, gate
 from fleetctl.plan.build import HELD, comparisons_on, gate_operation, op, unit_active
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
-from fleetctl.plan.operation import Group, Operation, Run, Wait, sequence, side_by_side
+from fleetctl.plan.operation import Group, Node, Operation, Run, Wait, sequence, side_by_side
 from fleetctl.plan.rotation import drain, undrain
 
 
@@ -20,8 +20,13 @@ def _serves(context: Context, comparison: desired.Comparison) -> bool:
     which = comparison.desired.instance
     health = context.facts[which.machine].health.get(which.index)
     # A peer that is draining may have requests in flight: an earlier run was cut short there.
-    in_table = any(peer.id == which.id and peer.state is not PeerState.OFF for peer in context.peers)
-    return in_table and health is not None and health.http == 200
+    peer = next((peer for peer in context.peers if peer.id == which.id and peer.state is not PeerState.OFF), None)
+    if peer is None:
+        return False
+    if peer.address != which.address:  # it was asked where it will be: what runs is taken to serve where it is
+        running = context.facts[which.machine].container(which.name)
+        return running is not None and running.state == "running"
+    return health is not None and health.http == 200
 
 
 def serving_unseen(context: Context) -> list[str]:
@@ -63,8 +68,11 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
     reason = f" ({comparison.reason})" if comparison.reason else ""
     if comparison.state is State.LOADING:
         return sequence(which.id, gate_operation(context, "gate", which))
-    operations = []
-    if replace_it:
+    operations: list[Node] = []
+    if adopt.taken_over(context, which):
+        operations.append(adopt.replace_instance(context, step, which))
+        verb = "start"
+    elif replace_it:
         operations.append(
             op(
                 step,
@@ -79,7 +87,7 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
         op(
             step,
             which.machine,
-            f"{verb} {unit}{reason if not replace_it else ''}",
+            f"{verb} {unit}{'' if replace_it and verb == 'restart' else reason}",
             Run(Script("unit_start", (unit, *marks), fleet.name), timeout=HELD),
             which.id,
         ),
@@ -130,8 +138,13 @@ def canary_of(context: Context) -> str | None:
 
 def too_busy(context: Context) -> str | None:
     """Why the instances that stay could not take the load that the balancer sees now; None when they can."""
+    return no_room(context) if canary_of(context) is not None else None
+
+
+def no_room(context: Context) -> str | None:
+    """The same of any change that takes a batch of instances out."""
     state = context.facts[context.balancer].balancer
-    if state is None or canary_of(context) is None:
+    if state is None:
         return None
     up = [peer for peer in state.peers if peer.state == "up"]
     load, out = sum(peer.inflight or 0 for peer in up), batch_size(context)

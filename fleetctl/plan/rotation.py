@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 
 from fleetctl.balancer import routing
-from fleetctl.balancer.peers import Peer, PeerState
+from fleetctl.balancer.peers import Peer, PeerState, of_instance
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Instance
@@ -65,6 +65,13 @@ def undrain(
 def after_join(context: Context, machine: int) -> tuple[Peer, ...]:
     """The peers table once this machine has joined."""
     return _joined(context, machine)(context.peers)
+
+
+def after_roll(context: Context, machine: int) -> tuple[Peer, ...]:
+    """The peers table once what serves on this machine was changed: that is where the inventory says."""
+    changed = (State.RECREATE, State.START)
+    here = {c.desired.instance.id: c.desired.instance for c in comparisons_on(context, machine) if c.state in changed}
+    return tuple(of_instance(context.fleet, here[p.id], p.state) if p.id in here else p for p in context.peers)
 
 
 def _joined(context: Context, machine: int) -> Callable[[tuple[Peer, ...]], tuple[Peer, ...]]:

@@ -12,7 +12,7 @@ from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.errors import FleetctlError
 from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.observe.facts import BalancerState, Facts, Stopped
-from fleetctl.plan import drift
+from fleetctl.plan import drift, experiment
 
 BAD = ("failed", "parked", "down", "unhealthy", "unreachable")
 SERVING = "serving"
@@ -32,8 +32,11 @@ def document(
         _machine(fleet, machine, facts.get(machine), errors.get(machine), peers, health) for machine in fleet.machines
     ]
     up = sum(peer.state == "up" and peer.health in WELL for peer in live.peers) if live else None
+    holders = [one.lock.holder.token[:8] for one in facts.values() if one.lock is not None and one.lock.holder]
+    left = experiment.left({machine: one.experiment for machine, one in facts.items()}, holders)
     strange = (
-        drift.table(fleet, peers) is not None
+        left is not None
+        or drift.table(fleet, peers) is not None
         or (live is not None and live.old_key is not None)
         or any(machine["other_balancers"] for machine in machines)
     )
@@ -43,6 +46,7 @@ def document(
         "fleet": fleet.name,
         "verdict": verdict(machines, up or 0, bool(facts), strange=strange),
         "release": current,
+        "experiment": left,
         "machines": machines,
         "balancer": {
             "machine": balancer.machine,
@@ -68,7 +72,7 @@ def verdict(machines: list[dict[str, Any]], up: int, anybody: bool, *, strange: 
     """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen.
 
     `up`: backends that the running balancer sends to; `strange`: its table has others than the inventory, it takes two
-    keys, or another machine has a balancer too.
+    keys, another machine has a balancer too, or `bench ab` has changed instances.
     """
     if not anybody:
         return "unknown"
@@ -177,7 +181,7 @@ def _state(which: Instance, facts: Facts | None, in_table: str) -> str:
 
 def problems(document: Mapping[str, Any]) -> list[str]:
     """What is wrong, each with the next command."""
-    found = []
+    found = [experiment.words(document["experiment"])] if document["experiment"] is not None else []
     for machine in document["machines"]:
         if not machine["reachable"]:
             found.append(f"{machine['id']}: {machine['error']}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape, unescape
 from itertools import pairwise
 
-from fleetctl.bench import compare, measures, stats
+from fleetctl.bench import ab_result, compare, measures, stats
 from fleetctl.bench import results as judged
 from fleetctl.bench.plot import plots
 from fleetctl.bench.tables import Check, Column, Result
@@ -29,7 +29,8 @@ def missing(material: Material) -> list[str]:
 
 
 def measured(material: Material, words: Words) -> Section:
-    more = sorted({one.run.header.scenario for one in material.runs} - set(SCENARIOS))
+    # A round of `bench ab` says nothing by itself; all of them are in `speculation`.
+    more = sorted({one.run.header.scenario for one in material.runs} - {*SCENARIOS, "ab"})
     shown = [name for name in SCENARIOS if material.run(name) is not None]
     lead = Text(words("bench.lead", shown=len(shown), all=len(SCENARIOS)), None if shown else Mark.ODD)
     parts = [_setting(material, words)]
@@ -166,22 +167,52 @@ def speculation(material: Material, words: Words) -> Section:
         force += words("mtp.accepted", seen=words.said(rest), n=check.n, when=material.verified)
     arms = _arms(material)
     principle = Section("mtp-principle", words("section.mtp-principle"), (Text(words("mtp.principle")), Text(force)))
-    if len({one.run.header.tokens for one in arms}) < 2:
+    crossed, said = _crossover(material, words)
+    if len({one.run.header.tokens for one in arms}) < 2 and not crossed:
         nothing = (Text(words("mtp.not_compared"), Mark.UNKNOWN),)
         parts = (principle, Section("mtp-compared", words("section.mtp-compared"), nothing))
         return Section("speculation", words("section.speculation"), (), (*parts, _conclusion(words, [])))
+    one_by_one, verdicts = _one_by_one(arms, words) if arms else ([], [])
+    part = Section("mtp-compared", words("section.mtp-compared"), (*crossed, *one_by_one))
+    end = _conclusion(words, [*said, *verdicts])
+    return Section("speculation", words("section.speculation"), (), (principle, part, end))
+
+
+def _crossover(material: Material, words: Words) -> tuple[list[Block], list[str]]:
+    """The newest `bench ab`, all its rounds together, and its verdicts; nothing where there was none."""
+    runs = [one.run for one in material.runs if one.run.header.scenario == "ab"]
+    if not runs:
+        return [], []
+    newest = runs[-1].header.parameters.get("experiment")
+    own = [run for run in runs if run.header.parameters.get("experiment") == newest]
+    found, n = ab_result.analysis(own), sum(len(run.measured) for run in own)
+    about = words("about.runs", n=n, runs=len(own))
+    instances = len(own[0].header.parameters["arms"])
+    blocks: list[Block] = [Text(words("mtp.crossover", when=own[0].header.started, n=instances, rounds=len(own)))]
+    blocks += [Text(words("bench.invalid", why=words.said(why)), Mark.BAD) for why in dict.fromkeys(found.invalid)]
+    blocks += [Text(words("bench.partial", why=words.said(found.partial)), Mark.ODD)] if found.partial else []
+    blocks += [_checks(words, found, about), *(figures(words, table, about) for table in found.tables)]
+    blocks += [Text(words.said(note)) for note in found.notes]
+    verdicts = []
+    for row in (row for table in found.tables for row in table.rows):
+        names = [column.name for column in found.tables[0].columns]
+        cell = dict(zip(names, row, strict=True))
+        pair, said = words("mtp.arms", a=cell["A"], b=cell["B"]), words.said(str(cell["verdict"]))
+        measure = words.said(str(cell["work"]))
+        verdicts.append(words("mtp.verdict", pair=pair, measure=measure, verdict=said, n=cell["pairs"]))
+    return blocks, verdicts
+
+
+def _one_by_one(arms: Sequence[NamedRun], words: Words) -> tuple[list[Block], list[str]]:
+    """Runs of one scenario with several lengths, one after the other."""
     rows = tuple(_arm(one) for one in arms)
     columns = tuple(
         words(f"mtp.{name}")
         for name in ("tokens", "scenario", "n", "rate", "interval", "ttft", "accepted_share", "when")
     )
     compared, verdicts = _compared(arms, words)
-    blocks = (
-        Table(columns, rows, words("about.runs", n=sum(len(one.run.measured) for one in arms), runs=len(arms))),
-        *compared,
-    )
-    part = Section("mtp-compared", words("section.mtp-compared"), blocks)
-    return Section("speculation", words("section.speculation"), (), (principle, part, _conclusion(words, verdicts)))
+    about = words("about.runs", n=sum(len(one.run.measured) for one in arms), runs=len(arms))
+    return [Table(columns, rows, about), *compared], verdicts
 
 
 def _arms(material: Material) -> list[NamedRun]:

@@ -428,6 +428,7 @@ WORDS: Mapping[str, str] = {
     "scenario.soak": "Sustained load in windows (M5)",
     "scenario.longctx": "Long contexts",
     "scenario.failover": "A killed instance",
+    "scenario.cross-check": "Our client beside the image's own",
     "plot.distribution": "Sessions for each backend",
     "plot.scaling": "Throughput by users",
     "plot.scaling-latency": "Latency by users",
@@ -451,9 +452,10 @@ WORDS: Mapping[str, str] = {
     "mtp.force": "In force: num_speculative_tokens = {n}.",
     "mtp.off": "In force: no speculation.",
     "mtp.accepted": " Seen during verify: {seen} (n = {n} instances, {when}).",
-    "mtp.not_compared": "Not measured: that takes runs of one scenario with two lengths at least (fleetctl "
-    "rollout --mtp N, "
-    "then fleetctl bench sequential; both files to --bench).",
+    "mtp.not_compared": "Not measured (fleetctl bench ab).",
+    "mtp.crossover": "A crossover of {when}: {rounds} rounds, {n} instances, each of which ran every length once a "
+    "pass; a pair is one instance under two lengths.",
+    "mtp.arms": "{a} and {b}",
     "mtp.tokens": "MTP",
     "mtp.scenario": "Scenario",
     "mtp.n": "n",
@@ -633,4 +635,12 @@ WORDS: Mapping[str, str] = {
     "column.last failure after": "last failure after",
     "column.first answer elsewhere after": "first answer elsewhere after",
     "column.itself back after": "itself back after",
+    "column.work": "work",
+    "column.A tok/s or s": "A: tok/s or s",
+    "column.B-A %": "B-A %",
+    "column.95 % from": "95 % from",
+    "column.to": "to",
+    "column.pairs": "pairs",
+    "column.detectable %": "detectable %",
+    "column.verdict": "verdict",
 }

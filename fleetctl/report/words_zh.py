@@ -409,6 +409,7 @@ WORDS: Mapping[str, str] = {
     "scenario.soak": "稳定性窗口（M5）",
     "scenario.longctx": "长上下文",
     "scenario.failover": "故障恢复",
+    "scenario.cross-check": "本客户端与镜像自带客户端对照",
     "plot.distribution": "各后端的会话数",
     "plot.scaling": "吞吐随并发数的变化",
     "plot.scaling-latency": "延迟随并发数的变化",
@@ -430,9 +431,10 @@ WORDS: Mapping[str, str] = {
     "mtp.force": "当前配置：num_speculative_tokens = {n}。",
     "mtp.off": "当前配置：不使用投机解码。",
     "mtp.accepted": "验证期间观察到：{seen}（n = {n} 个实例，{when}）。",
-    "mtp.not_compared": "未测量：需要同一场景至少两种长度的测试（先 fleetctl rollout --mtp N，再 fleetctl bench "
-    "sequential；"
-    "用 --bench 给出两个样本文件）。",
+    "mtp.not_compared": "未测量（fleetctl bench ab）。",
+    "mtp.crossover": "{when} 的交叉试验：{rounds} 轮，{n} 个实例，每遍中每个实例各以每种长度运行一次；"
+    "一对即同一实例的两种长度。",
+    "mtp.arms": "{a} 与 {b}",
     "mtp.tokens": "MTP",
     "mtp.scenario": "场景",
     "mtp.n": "n",
@@ -605,6 +607,14 @@ WORDS: Mapping[str, str] = {
     "column.last failure after": "最后一次失败",
     "column.first answer elsewhere after": "首次由他处应答",
     "column.itself back after": "自身恢复",
+    "column.work": "工作",
+    "column.A tok/s or s": "A：tok/s 或秒",
+    "column.B-A %": "B-A %",
+    "column.95 % from": "95 % 下限",
+    "column.to": "上限",
+    "column.pairs": "对数",
+    "column.detectable %": "可检出 %",
+    "column.verdict": "结论",
 }
 
 
@@ -633,6 +643,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"(\d+) requests", r"\1 个请求"),
     (r"(\d+) requests, up to (\d+) in flight", r"\1 个请求，最多 \2 个在途"),
     (r"could not be seen", "无法观察"),
+    (r"not applicable: random weights", "不适用：权重是随机数"),
     (r"within 1 %", "1 % 以内"),
     (r"unknown", "未知"),
     (r"no trend at 5 %", "5 % 水平下无趋势"),
@@ -720,6 +731,21 @@ PHRASES: tuple[tuple[str, str], ...] = (
         r"(\d+) sessions over (\d+) backends; grey: where a fair hash ends in 95 of 100 bars",
         r"\1 个会话，\2 个后端；灰色：公平哈希 100 根柱中 95 根的范围",
     ),
+    # Arms of speculative tokens
+    (r"drafts as long as its arm says", "草稿长度与分组一致"),
+    (r"(mtp \d+) faster by (\S+) % \((\S+) to (\S+)\)", r"\1 快 \2 %（\3 至 \4）"),
+    (r"(\d+) of (\d+) rounds were measured whole", r"\2 轮中完整测量 \1 轮"),
+    (r"faster somewhere and slower nowhere: (.+)", r"有更快之处且无更慢之处：\1"),
+    (r"no difference shown between any two: (mtp \d+) stays", r"任意两者之间未显示差异：保持 \1"),
+    (r"no difference shown between any two", "任意两者之间未显示差异"),
+    (r"no arm is ahead everywhere: which one is better depends on the work", "没有一种处处领先：取决于工作负载"),
+    (r"no instance has run every arm: nothing can be compared", "没有实例跑过全部分组：无法比较"),
+    (
+        r"(\d+) comparisons at 5 % each: one false alarm somewhere has a chance of up to (\S+)",
+        r"\1 次比较，各 5 %：出现一次误报的概率最高 \2",
+    ),
+    (r"(mtp \d+): (\S+) of draft tokens accepted, mean length (\S+)", r"\1：草稿 token 接受率 \2，平均长度 \3"),
+    (r"round (\d+): (.+)", r"第 \1 轮：\2"),
     # Comparison
     (r"A better", "A 更好"),
     (r"B better", "B 更好"),

@@ -329,3 +329,16 @@ def test_a_broken_peers_file_is_written_again_from_what_the_balancer_has(fleet: 
     table = peers.of(fleet, {}, fleet.machines)
     ctx = context(fleet, whole(fleet), tuple(fleet.machines), peers=table, peers_broken=True)
     assert "join" in {op.step for op in plan("rollout", ctx).operations}
+
+
+def test_what_serves_on_another_port_than_is_wanted_is_drained_before_it_is_stopped(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+    facts = whole(fleet)
+    settings = fleet.inventory.instances.model_copy(update={"port": 8100})
+    moved = Fleet(fleet.inventory.model_copy(update={"instances": settings}), fleet.path)
+    for machine, one in facts.items():  # nothing answers yet where it is asked
+        facts[machine] = replace(one, health={i: replace(h, http=None) for i, h in one.health.items()})
+    found = plan("rollout", context(moved, facts, tuple(moved.machines), peers=table))
+    one = [op.summary for op in found.operations if op.target == "67/2"]
+    stopped = next(n for n, words in enumerate(one) if words.startswith("stop qwen38-tp2-2.service"))
+    assert one.index("wait for requests in flight") < stopped < one.index("back in rotation")

@@ -19,6 +19,7 @@ from fleetctl.report.number import numbered
 from fleetctl.report.picture import architecture, columns
 from fleetctl.report.words import Words
 from fleetctl.verify.check import Check, Status, Where
+from tests.unit.bench import test_ab
 from tests.unit.bench.build import run, sample
 from tests.unit.report.world import WHEN, material, unreachable
 
@@ -191,6 +192,23 @@ def test_failed_requests_are_a_finding_with_n(whole: Material) -> None:
     assert worst.severity is Severity.SERIOUS
     assert "n = 64" in worst.text
     assert "502" in worst.text
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_rounds_of_the_newest_bench_ab_are_one_comparison(whole: Material, language: str) -> None:
+    older = test_ab.all_rounds(slower=3)
+    for one in older:
+        one.header.parameters["experiment"] = "older"
+    rounds = [*older, *test_ab.all_rounds(slower=5)]
+    runs = tuple(NamedRun(f"{number}.jsonl", one) for number, one in enumerate(rounds))
+    report = build(replace(whole, runs=runs), language)
+    said = texts(section(report, "mtp-compared"))
+    faster = {"en": "mtp 3 faster by 10.", "zh": "mtp 3 快 10."}[language]
+    assert faster in said
+    assert faster in texts(section(report, "mtp-conclusion"))
+    assert {"en": "mtp 5 faster", "zh": "mtp 5 快"}[language] not in said
+    assert not any(one.id == "bench-ab" for one in report.walk()), "a round by itself compares nothing"
+    assert language == "en" or not re.search(r"[a-z]{4,} [a-z]{3,} [a-z]{3,}", said.replace("fleetctl bench", ""))
 
 
 def test_two_lengths_of_speculation_are_compared_and_one_is_not(whole: Material) -> None:

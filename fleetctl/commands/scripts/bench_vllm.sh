@@ -1,0 +1,19 @@
+# bench_vllm NAME KEY SECONDS WORD...: runs the command in the container NAME, in a folder of its own with standard input
+# as prompts.jsonl, and prints the result.json that it leaves behind a line @@result. KEY is the file of the key there.
+name=$1 key=$2 seconds=$3
+shift 3
+# The key is read inside: it is in the environment of that process alone, never an argument.
+# shellcheck disable=SC2016  # for the shell inside
+inside='set -eu
+folder=$(mktemp -d)
+trap "rm -rf \"$folder\"" EXIT
+cd "$folder"
+key=$1 seconds=$2
+shift 2
+cat >prompts.jsonl
+OPENAI_API_KEY=$(cat "$key")
+export OPENAI_API_KEY
+timeout "$seconds" "$@" >log 2>&1 || { tail -n 5 log >&2; exit 1; }
+echo @@result
+cat result.json'
+docker exec -i "$name" sh -c "$inside" sh "$key" "$seconds" "$@"
