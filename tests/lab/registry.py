@@ -62,7 +62,7 @@ def serve(lab: Lab, machine: int, image: str, name: str, tag: str, scratch: Path
         (files / "manifests" / reference).write_bytes(manifest)
     (scratch / "nginx.conf").write_text(NGINX)
     lab.on(machine, "rm -rf /srv/registry; mkdir -p /srv")
-    subprocess.run(["docker", "cp", "-q", str(scratch), f"{lab.container(machine)}:/srv/registry"], check=True)
+    subprocess.run(["docker", "cp", str(scratch), f"{lab.container(machine)}:/srv/registry"], check=True)
     lab.on(machine, "chmod -R a+rX /srv/registry; nginx -c /srv/registry/nginx.conf")
     return f"127.0.0.1:{PORT}/{name}:{tag}"
 
