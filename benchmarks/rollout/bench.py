@@ -15,7 +15,6 @@ import asyncio
 import json
 import math
 import os
-import re
 import statistics
 import sys
 import time
@@ -81,29 +80,24 @@ class Users:
 
 
 async def rollout(words: list[str]) -> tuple[float, float, dict[str, float]]:
-    """Seconds in all, those of the canary, and of each instance from its drain to its return."""
+    """Seconds in all, those of the canary, and of each instance from its drain until the balancer sends to it again."""
     started = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "fleetctl", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "fleetctl", *words, "-o", "json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    assert process.stderr is not None
-    began: dict[str, float] = {}
-    took: dict[str, float] = {}
-    lines = []
-    async for raw in process.stderr:
-        lines.append(raw.decode())
-        said = re.match(r"\[(\d+/\d+)\] [a-z-]+: (.*)", lines[-1])
-        if said and said[2] == "drain: no new requests":
-            began[said[1]] = time.monotonic()
-        elif said and said[2] == "wait until the balancer sends to it":
-            took[said[1]] = time.monotonic() - began[said[1]]
-    code = await process.wait()
+    out, err = await process.communicate()
     seconds = time.monotonic() - started
-    if code != 0:
-        sys.exit(f"fleetctl {' '.join(words)} ended with {code}:\n{''.join(lines[-20:])}")
-    order = sorted(began, key=lambda one: began[one])
-    canary = began[order[1]] - began[order[0]]
-    return seconds, canary, took
+    if process.returncode != 0:
+        sys.exit(f"fleetctl {' '.join(words)} ended with {process.returncode}:\n{err.decode()[-3000:]}")
+    took: dict[str, float] = {}
+    steps = json.loads(out)["results"]
+    for step in steps:
+        if "/" in step["target"]:
+            took[step["target"]] = took.get(step["target"], 0.0) + step["seconds"]
+    canary = next(step["target"] for step in steps if step["step"] == "canary")
+    return seconds, took[canary], took
 
 
 async def measure(options: argparse.Namespace) -> int:
