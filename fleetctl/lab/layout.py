@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fleetctl.errors import UsageError
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.lab.engines import Engine
 
 RECORD = "lab.json"
 LABEL = "fleetctl.lab"
@@ -20,6 +21,7 @@ FOLDER_LABEL = "fleetctl.lab.folder"
 MACHINE_LABEL = "fleetctl.lab.machine"
 HOST = Path(__file__).parent / "host"
 ENGINE = Path(__file__).parent / "engine"
+VLLM_CPU = Path(__file__).parent / "vllm_cpu_image"
 
 
 def default_folder(fleet: Fleet) -> Path:
@@ -92,6 +94,7 @@ class Record:
     ssh_ports: dict[int, int]
     balancer_port: int
     complete: bool
+    engine: Engine = Engine.SIMULATED
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +105,7 @@ class Record:
             "ssh": {str(machine): port for machine, port in self.ssh_ports.items()},
             "balancer": self.balancer_port,
             "complete": self.complete,
+            "engine": self.engine.value,
         }
         new = path.with_suffix(".new")
         new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -118,6 +122,7 @@ class Record:
                 ssh_ports={int(machine): int(port) for machine, port in document["ssh"].items()},
                 balancer_port=int(document["balancer"]),
                 complete=bool(document["complete"]),
+                engine=Engine(document.get("engine", Engine.SIMULATED.value)),
             )
         except FileNotFoundError:
             return None

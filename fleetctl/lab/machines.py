@@ -28,6 +28,7 @@ from fleetctl.lab.layout import ENGINE, FOLDER_LABEL, LABEL, MACHINE_LABEL, Layo
 
 BOOT_SECONDS = 90.0
 SERVICE_SECONDS = 90.0
+LOAD_SECONDS = 900.0
 OPS = 1000
 # Ready is: the nodes are there, ssh listens, the engine answers. What the box is slow at shows in the message.
 READY = """
@@ -142,7 +143,8 @@ def furnish(fleet: Fleet, layout: Layout, images: Images, plan: Plan) -> None:
 
 
 def _load(container: str, archive: Path, name: str, reference: str, machine: int) -> None:
-    feed(container, ["docker", "load", "--quiet"], archive, step=f"machine {machine}: loading {reference}")
+    step = f"machine {machine}: loading {reference}"
+    feed(container, ["docker", "load", "--quiet"], archive, seconds=LOAD_SECONDS, step=step)
     script = f"docker tag {shlex.quote(name)} {shlex.quote(reference)}; docker rmi {shlex.quote(name)} >/dev/null"
     inside(container, script, step="docker tag")
 

@@ -23,6 +23,7 @@ from fleetctl.plan.operation import Judgement, Operation, Run, Verdict
 
 SECONDS = 600.0
 SLOWER = 3  # so many times slower than its sibling is no measurement any more, it is a fault
+UNREAD_TOKENS = 32
 MANY_DRAFTS = 20  # below, that nothing was accepted may be chance
 
 
@@ -65,22 +66,27 @@ def read(text: str) -> Answers:
     return Answers(tuple(texts), tuple(rates), counters.get("drafts"), counters.get("accepted_tokens"))
 
 
-def proves(which: Instance, speculates: bool) -> Callable[[str], Judgement]:
-    """Judge the canary's answers, and its sibling's when they follow after a line of their own."""
+def proves(which: Instance, speculates: bool, trained: bool = True) -> Callable[[str], Judgement]:
+    """Judge the canary's answers, and its sibling's when they follow after a line of their own.
+
+    Of a model that is not `trained` (random weights) only that it answers, and how fast.
+    """
 
     def verdict(text: str) -> Judgement:
         own, _, others = text.partition("@@sibling\n")
         mine, other = read(own), read(others) if others else None
-        return _judged(which, mine, other, speculates)
+        return _judged(which, mine, other, speculates and trained, trained)
 
     return verdict
 
 
-def _judged(which: Instance, mine: Answers, other: Answers | None, speculates: bool) -> Judgement:
+def _judged(which: Instance, mine: Answers, other: Answers | None, speculates: bool, trained: bool) -> Judgement:
     for number, prompt in enumerate(PROMPTS):
         text = mine.texts[number]
         if text is None:
             return Judgement(Verdict.DEAD, f"canary {which.id} gave no answer to `{prompt.text}`")
+        if not trained:
+            continue
         grade = judge(prompt, text, other.texts[number] if other else None)
         same_fault = other is not None and other.texts[number] is not None and judge(prompt, other.texts[number]).fails
         if grade is Grade.GARBLED or (grade.fails and not same_fault):
@@ -97,13 +103,17 @@ def _judged(which: Instance, mine: Answers, other: Answers | None, speculates: b
 
 def operation(context: Context, step: str, which: Instance, sibling: Instance | None) -> Operation:
     """Ask the canary, and on the same machine its sibling, which still runs what ran before."""
-    fleet = context.fleet
+    fleet, trained = context.fleet, not context.fleet.inventory.model.random_weights
+    # Nobody reads what random weights say, and they never come to an end.
+    limit = {} if trained else {"max_tokens": UNREAD_TOKENS}
     requests = "".join(
-        json.dumps(body(prompt, fleet.inventory.model.name), ensure_ascii=False) + "\n" for prompt in PROMPTS
+        json.dumps({**body(prompt, fleet.inventory.model.name), **limit}, ensure_ascii=False) + "\n"
+        for prompt in PROMPTS
     )
     urls = [f"http://{one.address}" for one in (which, sibling) if one is not None]
     script = Script("canary", (paths.api_key(fleet), *urls))
-    run = Run(script, requests.encode(), SECONDS, proves(which, bool(fleet.tokens)))
+    run = Run(script, requests.encode(), SECONDS, proves(which, bool(fleet.tokens), trained))
     beside = f", beside {sibling.id}" if sibling else ""
-    summary = f"canary: {len(PROMPTS)} questions whose answers can be checked{beside}"
+    judged = "whose answers can be checked" if trained else "whose answers are not judged (random weights)"
+    summary = f"canary: {len(PROMPTS)} questions {judged}{beside}"
     return op(step, which.machine, summary, run, which.id)

@@ -25,7 +25,7 @@ from fleetctl.verify.answers import (
     text,
     usage,
 )
-from fleetctl.verify.check import Check, Look, Status, Where, settle, skipped
+from fleetctl.verify.check import Check, Look, Status, Where, not_applicable, settle, skipped
 from fleetctl.verify.evidence import Evidence
 from fleetctl.verify.gates import completion_problem
 
@@ -54,6 +54,9 @@ def checks(
         *JUDGES,
     ]
     for name, expected, judge in judges:
+        if name in TRAINED and evidence.fleet.inventory.model.random_weights:
+            yield not_applicable(name, where, expected)
+            continue
         directly = failed.get(name, frozenset())
         mine = dict.fromkeys(sorted(directly), "fails it nearer too")
         looks = [look for id in asked if id not in out and id not in directly for look in judge(evidence, where, id)]
@@ -238,6 +241,10 @@ JUDGES: tuple[tuple[str, str, Judge], ...] = (
 )
 
 
+TRAINED = ("prompts", "tool-call")
+"""What a model has to have learned: asked and judged only where it has (`model.random_weights`)."""
+
+
 def repeats(evidence: Evidence, where: Where, who: Iterable[str], out: Mapping[str, str]) -> Check:
     """Temperature 0 repeats. A few pairs that differ are worth a look; most of them: it is not obeyed."""
     looks = [look for id in who if id not in out for look in repeatable(evidence, where, id)]
@@ -252,6 +259,8 @@ def speculation(evidence: Evidence, out: Mapping[str, str]) -> Check:
     tokens = evidence.fleet.tokens
     if not tokens:
         return skipped("mtp", Where.DIRECT, "acceptance above 0", "the fleet does not speculate")
+    if evidence.fleet.inventory.model.random_weights:
+        return not_applicable("mtp", Where.DIRECT, "acceptance above 0")
     looks, drafted, lowest = [], 0.0, None
     for instance in evidence.asked:
         if instance.id in out:

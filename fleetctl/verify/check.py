@@ -9,6 +9,7 @@ from enum import Enum
 from fleetctl.verify import bounds
 
 SHOWN = 3  # reasons that one line shows
+RANDOM_WEIGHTS = "not applicable: random weights"
 
 
 class Where(str, Enum):
@@ -59,6 +60,11 @@ class Check:
 
 def skipped(id: str, where: Where, expected: str, why: str) -> Check:
     return Check(id, where, Status.SKIP, expected, why)
+
+
+def not_applicable(id: str, where: Where, expected: str) -> Check:
+    """What only a trained model can pass; `model.random_weights` says that this one is none."""
+    return skipped(id, where, expected, RANDOM_WEIGHTS)
 
 
 def settle(

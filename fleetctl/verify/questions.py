@@ -115,7 +115,8 @@ def metrics(instance: Instance, kind: str) -> Ask:
 def behaviour(door: Door, who: str, fleet: Fleet, seed: int) -> Iterator[Ask]:
     """What an instance has to do with requests, whichever door they come through."""
     model, engine = fleet.inventory.model.name, fleet.engine
-    for prompt in prompts.PROMPTS:
+    trained = not fleet.inventory.model.random_weights
+    for prompt in prompts.PROMPTS if trained else ():
         yield door.chat(who, f"prompt:{prompt.id}", prompts.body(prompt, model))
     sea = "Write one sentence about the sea."
     yield door.chat(who, "t0", chat(model, sea, 24))
@@ -129,7 +130,7 @@ def behaviour(door: Door, who: str, fleet: Fleet, seed: int) -> Iterator[Ask]:
         yield door.chat(
             who, "reasoning", chat(model, "What is 6 + 7?", THINKING_TOKENS, chat_template_kwargs=thinking), 45
         )
-    if engine.get("enable-auto-tool-choice"):
+    if trained and engine.get("enable-auto-tool-choice"):
         text = "What is the weather in Paris now? Use the tool."
         yield door.chat(who, "tool", chat(model, text, 256, tools=[WEATHER], tool_choice="auto"))
 

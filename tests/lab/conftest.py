@@ -75,7 +75,14 @@ class Lab:
             start_new_session=True,
         )
 
-    def run(self, *words: str, code: int | None = 0, inventory: Path | None = None, **environment: str) -> Done:
+    def run(
+        self,
+        *words: str,
+        code: int | None = 0,
+        inventory: Path | None = None,
+        seconds: float = 600,
+        **environment: str,
+    ) -> Done:
         """A command to its end; fails the test when it ends otherwise than with `code` (None: whatever)."""
         process = subprocess.run(
             self.command(*words, inventory=inventory),
@@ -84,7 +91,7 @@ class Lab:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=seconds,
             check=False,
         )
         self.outputs += [process.stdout, process.stderr]
@@ -170,10 +177,9 @@ def write_inventory(folder: Path, fleet: str, net: str, machines: list[int] | No
     return path
 
 
-def bring_up(folder: Path, inventory: Path, fleet: str) -> Lab:
-    subprocess.run(
-        [*FLEETCTL, "lab", "up", "--fresh", "-i", str(inventory)], check=True, timeout=600, stdin=subprocess.DEVNULL
-    )
+def bring_up(folder: Path, inventory: Path, fleet: str, *words: str, seconds: float = 600) -> Lab:
+    up = [*FLEETCTL, "lab", "up", "--fresh", *words, "-i", str(inventory)]
+    subprocess.run(up, check=True, timeout=seconds, stdin=subprocess.DEVNULL)
     lines = subprocess.run(
         [*FLEETCTL, "lab", "env", "-i", str(inventory)], check=True, capture_output=True, text=True
     ).stdout

@@ -43,6 +43,14 @@ def image_wrong_platform(fleet: Fleet) -> Iterator[Complaint]:
         yield Complaint("image.reference", f"{fleet.image} is built for NVIDIA", "take a vllm-ascend image")
 
 
+@rule("random-weights", "-", Severity.WARNING)
+def random_weights(fleet: Fleet) -> Iterator[Complaint]:
+    """Neither the canary nor `verify` would notice that a trained model serves rubbish."""
+    if fleet.inventory.model.random_weights:
+        message = "no answer is judged: not by the canary of a rollout, not by `fleetctl verify`"
+        yield Complaint("model.random_weights", message, "leave it out for a model that was trained")
+
+
 @rule("quantization-explicit", "0.12", Severity.WARNING)
 def quantization_explicit(fleet: Fleet) -> Iterator[Complaint]:
     """Auto-detection needs quant_model_description.json: where that file is missing the weights load as floats."""

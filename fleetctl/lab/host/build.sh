@@ -12,7 +12,8 @@ whole() { [ ! -e "$work/short" ]; }
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 
 echo "bootstrapping Debian bookworm"
-debootstrap --variant=minbase --include=python3 bookworm "$tree" >"$work/debootstrap.log" 2>&1 || {
+# libnuma1: a real engine is linked with it (vllm_cpu.py).
+debootstrap --variant=minbase --include=python3,libnuma1 bookworm "$tree" >"$work/debootstrap.log" 2>&1 || {
 	tail -n 20 "$work/debootstrap.log" >&2
 	exit 1
 }

@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Fleet, Fleet]] = {
     "devices-typed": (with_engine(device_ids="0,1"), with_engine(device_ids=None)),
     "quantization-explicit": (with_engine(quantization=None), fleet(engine={"tensor-parallel-size": 2}, model__name="Qwen3", model__path="/m/Qwen3")),
     "block-size-ignored": (with_engine(block_size=16), with_engine(block_size=None)),
+    "random-weights": (fleet(model__random_weights=True), fleet(model__random_weights=False)),
     "image-not-pinned": (fleet(), fleet(image__digest="sha256:" + "a" * 64)),
     "image-wrong-suffix": (fleet(image__reference="quay.io/ascend/vllm-ascend:v0.23.0-a3-openeuler"), fleet(image__reference="quay.io/ascend/vllm-ascend:v0.23.0")),
     "image-wrong-platform": (fleet(image__reference="vllm/vllm-openai:v0.23.0"), fleet(image__reference="docker.io/our/vllm-openai-npu:1")),

@@ -15,8 +15,24 @@ import yaml
 
 from fleetctl.errors import UsageError
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.lint import Severity, lint, lint_config, lint_weights
 from fleetctl.fleet.schema import Inventory
-from fleetctl.lab import credentials, disks, faults, images, inventory, lab, layout, machines, model, workloads
+from fleetctl.lab import (
+    credentials,
+    disks,
+    faults,
+    images,
+    inventory,
+    lab,
+    layout,
+    machines,
+    model,
+    tiny_model,
+    vllm_cpu,
+    workloads,
+)
+from fleetctl.lab.engines import CHANGES, Engine
+from fleetctl.observe import weights
 
 SHIPPED = Path(__file__).parents[3] / "inventory.yaml"
 PORTS = {69: 22069, 68: 22068, 67: 22067, 66: 22066}
@@ -202,7 +218,116 @@ def test_a_secret_kept_elsewhere_becomes_the_labs_own_variable() -> None:
     assert rendered(text)["secrets"] == {"api_key": {"env": "FLEET_API_KEY"}}
 
 
+def with_real_engine(text: str) -> Fleet:
+    given = inventory.Access(PORTS, Path("/lab/key"))
+    new = inventory.render(text, Path("inventory.yaml"), given, 2219, CHANGES[Engine.VLLM_CPU])
+    return Fleet(Inventory.model_validate(yaml.safe_load(new)), SHIPPED)
+
+
+def test_a_real_engine_has_other_flags_and_one_instance_a_machine_and_nothing_else() -> None:
+    text = SHIPPED.read_text(encoding="utf-8")
+    found = with_real_engine(text)
+    assert found.engine == {
+        **report_fleet().engine,
+        "tensor-parallel-size": 1,
+        "block-size": 32,
+        "enforce-eager": True,
+        "quantization": None,
+    }
+    assert not found.tokens
+    assert [(one.id, one.devices) for one in found.instances] == [(f"{m}/0", (0,)) for m in (69, 68, 67, 66)]
+    assert found.inventory.model.random_weights
+    assert [finding for finding in lint(found) if finding.severity is Severity.ERROR] == []
+    assert "random-weights" in {finding.rule for finding in lint(found)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tensor-parallel-size: 2", "tensor_parallel_size: 2"),
+        ("dtype: bfloat16", "no-enforce-eager: true"),
+        ("- id: 67\n", "- id: 67\n    instances: {per_machine: 3, devices: [0, 1, 2, 3, 4, 5]}\n"),
+        ("speculative:\n  method: mtp\n  tokens: 4", "# speculative: none"),
+    ],
+)
+def test_a_real_engine_has_its_flags_however_the_inventory_is_written(old: str, new: str) -> None:
+    text = SHIPPED.read_text(encoding="utf-8")
+    assert old in text
+    found = with_real_engine(text.replace(old, new))
+    assert found.engine["tensor-parallel-size"] == 1
+    assert found.engine["enforce-eager"] is True
+    assert len(found.instances) == 4
+    assert not found.tokens
+
+
 # what is made
+
+
+def test_the_tiny_model_has_what_a_real_engine_and_our_own_checks_read(tmp_path: Path) -> None:
+    tiny_model.make(tmp_path / "m", "Qwen3.8-27B-W8A8")
+    config = (tmp_path / "m/config.json").read_text(encoding="utf-8")
+    fleet = with_real_engine(SHIPPED.read_text(encoding="utf-8"))
+    assert lint_config(fleet, config, described=False) == []
+    content = (tmp_path / "m/model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    read = weights.header(content[8 : 8 + length])
+    assert isinstance(read, dict)
+    shard = weights.Shard("model.safetensors", len(content), length, read)
+    assert lint_weights(fleet, weights.Weights((shard,))) == []
+    assert len(content) < 1 << 20
+    # Every id that the model can say is a token, and every token has one id.
+    tokenizer = json.loads((tmp_path / "m/tokenizer.json").read_text(encoding="utf-8"))
+    ids = [*tokenizer["model"]["vocab"].values(), *(entry["id"] for entry in tokenizer["added_tokens"])]
+    assert sorted(ids) == list(range(json.loads(config)["vocab_size"]))
+    for first, second in tokenizer["model"]["merges"]:
+        assert {first, second, first + second} <= tokenizer["model"]["vocab"].keys()
+
+
+def test_the_tiny_model_is_the_same_everywhere(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        tiny_model.make(tmp_path / name, "m")
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+
+
+def test_a_real_engine_is_another_image_under_another_name_and_the_machines_are_the_same() -> None:
+    simulated, real = (images.names("m", kind) for kind in Engine)
+    assert (simulated.base, simulated.host, simulated.legacy) == (real.base, real.host, real.legacy)
+    assert simulated.engine != real.engine
+    assert simulated.engine_archive != real.engine_archive
+    assert simulated.model != real.model
+
+
+def test_the_engine_is_installed_with_its_requirements_but_those_it_does_not_need() -> None:
+    metadata = (
+        "Name: vllm-cpu\nRequires-Dist: regex\nRequires-Dist: fastapi[standard]<0.137.0,>=0.133.0\n"
+        'Requires-Dist: torch==2.13.0+cpu; platform_machine == "x86_64"\n'
+        'Requires-Dist: intel-openmp==2024.2.1; platform_machine == "x86_64"\n'
+        "Requires-Dist: torchcodec>=0.14\nRequires-Dist: outlines_core==0.2.14\n"
+        'Requires-Dist: pandas; extra == "bench"\n'
+    )
+    expected = [vllm_cpu.TORCH, "regex", "fastapi[standard]<0.137.0,>=0.133.0", "outlines_core==0.2.14"]
+    assert vllm_cpu.requirements(metadata) == [*expected, *vllm_cpu.ALSO]
+
+
+def test_the_package_is_known_by_the_name_that_the_engine_asks_for(tmp_path: Path) -> None:
+    import importlib.metadata
+
+    own = tmp_path / f"vllm_cpu-{vllm_cpu.VERSION}.dist-info"
+    own.mkdir()
+    (own / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {vllm_cpu.VERSION}\n")
+    vllm_cpu.second_name(tmp_path)
+    found = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions(path=[str(tmp_path)])}
+    assert found == {"vllm-cpu": vllm_cpu.VERSION, "vllm": vllm_cpu.VERSION}
+
+
+def test_no_fault_is_asked_of_a_real_engine(tmp_path: Path) -> None:
+    fleet = report_fleet()
+    record = layout.Record(fleet.name, "x", PORTS, 2219, complete=True, engine=Engine.VLLM_CPU)
+    record.write(tmp_path / layout.RECORD)
+    assert layout.Record.read(tmp_path / layout.RECORD) == record
+    with pytest.raises(UsageError, match="vllm-cpu"):
+        faults.fault(fleet, state_dir=tmp_path, words=["engine", "67/0", "hang"])
 
 
 def test_the_model_is_valid_in_form_and_has_an_mtp_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

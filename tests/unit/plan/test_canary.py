@@ -75,6 +75,24 @@ def test_far_slower_than_its_sibling_stops_the_rollout(fleet: Fleet) -> None:
     assert judged(fleet, answered(seconds=0.2), answered(seconds=0.1))[0] is Verdict.PASS
 
 
+def test_of_random_weights_only_answers_and_speed_are_judged(fleet: Fleet) -> None:
+    def of_random(own: str, other: str | None = None) -> Verdict:
+        text = own if other is None else f"{own}@@sibling\n{other}"
+        return canary.proves(fleet.instances[0], True, trained=False)(text).verdict
+
+    nonsense = answered({"sum": "\ufffd" * 20, "capital": "qzx"}, accepted=0)
+    assert of_random(nonsense) is Verdict.PASS
+    assert of_random(nonsense.replace("200 0.1", "500 0.1", 1)) is Verdict.DEAD
+    assert of_random(answered(seconds=1.0), answered(seconds=0.1)) is Verdict.DEAD
+
+
+def test_the_plan_says_that_answers_are_not_judged(fleet: Fleet) -> None:
+    model = fleet.inventory.model.model_copy(update={"random_weights": True})
+    shape = Fleet(fleet.inventory.model_copy(update={"model": model}), fleet.path)
+    asked = next(op for op in plan("rollout", changing(shape)).operations if op.step == "canary")
+    assert "not judged (random weights)" in asked.summary
+
+
 def changing(fleet: Fleet, **more: object) -> Context:
     five = fleet.with_overrides(Overrides(tokens=5))
     return context(five, whole(fleet), tuple(fleet.machines), peers=peers.of(fleet, {}, fleet.machines), **more)

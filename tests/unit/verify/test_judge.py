@@ -242,6 +242,16 @@ def test_a_temperature_that_is_ignored_fails(world: World) -> None:
     assert "the same text" in the_one(world.evidence(), "temperature").seen
 
 
+def test_random_weights_are_not_asked_what_a_model_has_to_have_learned(fleet: Fleet) -> None:
+    shape = with_inventory(fleet, "model", random_weights=True)
+    found = judged(World(shape).evidence())
+    skipped = {name for name, check in found.items() if check.status is Status.SKIP}
+    assert skipped == {(id, where) for id in ("prompts", "tool-call") for where in (D, B, OUT)} | {("mtp", D)}
+    assert {found[name].seen for name in skipped} == {"not applicable: random weights"}
+    assert judge.exit_code(found.values()) == 0
+    assert not any(kind.startswith("prompt:") or kind == "tool" for _, _, kind in World(shape).evidence().answers)
+
+
 def test_what_the_engine_was_not_started_with_is_not_judged(fleet: Fleet) -> None:
     bare = Fleet(
         fleet.inventory.model_copy(update={"engine": {"max-model-len": 262144}, "speculative": None}), fleet.path

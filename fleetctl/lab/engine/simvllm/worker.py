@@ -50,9 +50,12 @@ def acquire(device: int, megabytes: int, name: str) -> None:
 
 
 class Workers:
-    """The workers of one engine; they end when `release` is called or this process is gone."""
+    """The workers of one engine; they end when `release` is called or this process is gone. `name`: of each, before
+    its rank.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "VLLM::Worker_TP") -> None:
+        self.name = name
         self.alive: list[Worker] = []
         self._life, self._hold = os.pipe()
 
@@ -81,7 +84,7 @@ class Workers:
                         os.close(descriptor)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
-            acquire(device, megabytes, f"VLLM::Worker_TP{rank}"[:15])
+            acquire(device, megabytes, f"{self.name}{rank}"[:15])
             os.write(report, b"+")
             os.close(report)
             os.read(self._life, 1)
@@ -90,6 +93,10 @@ class Workers:
             pass
         finally:
             os._exit(code)
+
+    def outlive(self) -> None:
+        """They go on when this process executes another program, as long as that one lives."""
+        os.set_inheritable(self._hold, True)
 
     def dead(self) -> Worker | None:
         """A worker that has ended by itself, found without waiting; other children are reaped on the way."""
