@@ -50,6 +50,8 @@ COPY simvllm /opt/lab-vllm/simvllm
 COPY vllm program /opt/lab-vllm/
 RUN chmod 755 /opt/lab-vllm/vllm && ln -s /opt/lab-vllm/vllm /usr/local/bin/vllm
 COPY build.txt /etc/lab-vllm-build
+# The wheel's version does not say that it is built for the CPU.
+ENV VLLM_TARGET_DEVICE=cpu
 ENV PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 WORKDIR /workspace
 """

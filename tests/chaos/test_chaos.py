@@ -29,7 +29,7 @@ SEED = int(os.environ.get("FLEETCTL_CHAOS_SEED") or random.SystemRandom().randra
 KILLS = int(os.environ.get("FLEETCTL_CHAOS_KILLS", "100"))
 FULL_KILLS = 5
 EACH = 5  # times that each kind of operation is to be hit
-AGAIN = 4  # kills of one command before it may end
+AGAIN = 10  # kills of one command before it may end
 # Kinds of operation that only some of the rollouts have come to fewer kills: aimed at until each has been hit.
 OLD_IMAGES = "d=/var/lib/fleetctl/chaos/images; printf 'sha256:%064d old\\n' 1 2 >$d.new; cat $d >>$d.new; mv $d.new $d"
 OLD_KEY = "umask 077; echo sk-before-0123456789 >/etc/fleetctl/chaos/api-key.old"
@@ -43,6 +43,7 @@ class Watched:
     doing: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    planned: set[str] = field(default_factory=set)
     news: threading.Condition = field(default_factory=threading.Condition)
     over: bool = False
 
@@ -53,16 +54,19 @@ class Watched:
                 if said := re.match(r"\[(\S+)\] ([a-z-]+): (.*)", line):
                     self.doing[said[1]] = f"{said[2]}: {said[3]}"
                     self.begun.append(said[2])
+                elif planned := re.match(r"\s+\S+\s+([a-z-]+)\s+\S", line):
+                    self.planned.add(planned[1])
                 self.news.notify_all()
         with self.news:
             self.over = True
             self.news.notify_all()
 
     def wait_begun(self, step: str, number: int) -> bool:
-        """Until the step (any, when empty) has been begun so many times; False when the command ended before."""
+        """Until the step (any, where the plan has it not) has been begun so many times; False when the command ended."""
 
         def there() -> bool:
-            return sum(step in ("", one) for one in self.begun) >= number
+            wanted = [one for one in self.begun if one == step or step not in self.planned]
+            return len(wanted) >= number
 
         with self.news:
             self.news.wait_for(lambda: there() or self.over, 300)
@@ -99,7 +103,7 @@ class Chaos:
         reader.start()
         rare = [step for step in sorted(self.seen) if self.hits[step] < EACH]
         aimed = self.dice.choice(rare) if rare and self.dice.random() < 0.7 else ""
-        number = self.dice.randint(1, 2 if aimed else 12)
+        number = self.dice.randint(1, 2 if aimed else 8)
         if not watched.wait_begun(aimed, number):
             watched.process.communicate(timeout=600)
             reader.join()
@@ -109,7 +113,8 @@ class Chaos:
             return False
         time.sleep(self.dice.random() ** 3 * 0.6)
         ended = watched.process.poll()
-        kill(watched.process)
+        if ended is None:
+            kill(watched.process)
         reader.join()  # what was said before the kill is read to its end
         self.seen.update(watched.begun)
         if ended is not None or watched.process.returncode != -9:
