@@ -57,7 +57,10 @@ def main() -> None:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ {shown}", style="bold"))
     console.print(Text.from_ansi(screen))
-    Path(out).write_text(console.export_svg(title=title, clear=False), encoding="utf-8")
+    svg = console.export_svg(title=title, clear=False)
+    # Fonts of other people's servers are not asked for: the reader's own monospace does.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
+    Path(out).write_text(svg, encoding="utf-8")
     Path(out).with_suffix(".txt").write_text(console.export_text(), encoding="utf-8")
 
 
