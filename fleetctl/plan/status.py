@@ -182,12 +182,14 @@ def _state(which: Instance, facts: Facts | None, in_table: str) -> str:
 def problems(document: Mapping[str, Any]) -> list[str]:
     """What is wrong, each with the next command."""
     found = [experiment.words(document["experiment"])] if document["experiment"] is not None else []
+    release = document["release"]
+    half_done = bool(release) and release.get("outcome") == "running"
     for machine in document["machines"]:
         if not machine["reachable"]:
             found.append(f"{machine['id']}: {machine['error']}")
             continue
         for one in machine["instances"]:
-            found += _instance_problem(one)
+            found += _instance_problem(one, half_done=half_done)
         for name in machine["other_balancers"]:
             found.append(f"{machine['id']}: {name}.service is one balancer too many: fleetctl rollout removes it")
         found += [_job_problem(machine["id"], name, job) for name, job in machine["jobs"].items()]
@@ -197,13 +199,12 @@ def problems(document: Mapping[str, Any]) -> list[str]:
         found.append(f"balancer: {document['balancer']['drift_reason']}: fleetctl rollout puts it right")
     if (old := document["balancer"]["old_key"]) is not None:
         found.append(f"two API keys are good, {old} instances have the old one: fleetctl key rotate finishes it")
-    release = document["release"]
     if release and release.get("back_to") is not None:
         found.append(
             f"release {release.get('number')} went back to {release['back_to']}: the inventory is ahead "
             "(fleetctl rollout --forward)"
         )
-    if release and release.get("outcome") == "running":
+    if half_done:
         found.append(f"release {release.get('number')} is half rolled out: {release.get('command')} finishes it")
     return found
 
@@ -215,9 +216,12 @@ def _job_problem(machine: int, name: str, job: Mapping[str, Any]) -> str:
     return f"{machine}: the job {name} {what}{share}: the command that started it follows it when it is run again"
 
 
-def _instance_problem(one: Mapping[str, Any]) -> list[str]:
-    """What it does wrong, and besides that what was changed by hand."""
+def _instance_problem(one: Mapping[str, Any], *, half_done: bool) -> list[str]:
+    """What it does wrong, and besides that what was changed by hand. `half_done`: its release is not rolled out yet."""
     found = _state_problem(one)
+    if half_done and one["state"] == "draining" and not one["held"]:
+        # It may be the canary that failed: only the rollout that proves it may send users there again.
+        found = [f"{one['id']} is drained, by a rollout that did not end well: it comes back when that is finished"]
     if one["drift"]:
         found.append(f"{one['id']}: {one['drift_reason']}: fleetctl rollout puts it right")
     if one["doubtful"] is not None and one["state"] == SERVING:

@@ -160,4 +160,9 @@ def test_status_says_who_drained_and_what_the_balancer_finds(fleet: Fleet) -> No
     assert "67/2 is drained, as somebody asked: fleetctl undrain 67/2" in words
     assert "67/1 is drained, by a command that was cut short: fleetctl undrain 67/1" in words
     assert "66/0 serves, and the balancer finds it suspect" in words
+    unproved = {**document, "release": {"number": 2, "outcome": "running", "command": "rollout --mtp 5"}}
+    words = "\n".join(status.problems(unproved))
+    assert "undrain 67/1" not in words, "it may be the canary that failed"
+    assert "67/1 is drained, by a rollout that did not end well" in words
+    assert "67/2 is drained, as somebody asked: fleetctl undrain 67/2" in words
     assert document["balancer"]["up"] == 13
