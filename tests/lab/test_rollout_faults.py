@@ -112,7 +112,8 @@ def test_the_docker_engine_is_down_before_it(served: Lab) -> None:
     try:
         refused = served.run("rollout", "--mtp", "4", "--yes", code=1)
         assert "the Docker engine does not answer" in refused.err
-        assert served.ask("somebody")[0] == 200
+        # What the engines had in hand when they were ended is lost; whoever comes later is served by the others.
+        served.wait("others serve", lambda: served.ask("somebody")[0] == 200, 20)
     finally:
         docker_up(served)
     served.wait_serving()
@@ -147,7 +148,7 @@ def test_the_balancers_machine_is_rebooted_in_the_middle(served: Lab) -> None:
     rollout = Rollout(served)
     rollout.until("[67/0] gate: ")
     served.run("lab", "fault", "reboot", "69")
-    rollout.ended(1, 4)
+    rollout.ended(0, 1, 4)
     served.wait("the balancer is back", lambda: served.ask("somebody")[0] == 200)
     rollout.finished_by_the_same_command()
 
