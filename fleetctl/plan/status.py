@@ -32,8 +32,7 @@ def document(
         _machine(fleet, machine, facts.get(machine), errors.get(machine), peers, health) for machine in fleet.machines
     ]
     up = sum(peer.state == "up" and peer.health in WELL for peer in live.peers) if live else None
-    holders = [one.lock.holder.token[:8] for one in facts.values() if one.lock is not None and one.lock.holder]
-    left = experiment.left({machine: one.experiment for machine, one in facts.items()}, holders)
+    left = _experiment(facts)
     strange = (
         left is not None
         or drift.table(fleet, peers) is not None
@@ -66,6 +65,15 @@ def _with_the_old_key(live: BalancerState | None) -> int | None:
     """How many instances still have it; None while one key is good."""
     keys = [peer.key for peer in live.peers if peer.key is not None] if live else []
     return keys.count("old") if keys else None
+
+
+def _experiment(facts: Mapping[int, Facts]) -> dict[str, Any] | None:
+    marks = {machine: one.experiment for machine, one in facts.items() if one.experiment is not None}
+    if not marks:
+        return None
+    from fleetctl.plan.lock import living
+
+    return experiment.left(marks, [holder.token[:8] for holder in living(facts).values()])
 
 
 def verdict(machines: list[dict[str, Any]], up: int, anybody: bool, *, strange: bool = False) -> str:

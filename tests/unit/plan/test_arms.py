@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from fleetctl.balancer import peers
 from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import docker, paths, units
@@ -177,12 +179,14 @@ def test_status_says_first_that_a_bench_ab_was_left_half_way_and_what_to_type(fl
     assert status.document(fleet, whole(fleet), {}, ())["experiment"] is None
 
 
-def test_while_it_runs_status_does_not_call_it_left(fleet: Fleet) -> None:
+def test_while_it_runs_status_does_not_call_it_left(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = half_way(fleet)
     process = Process("boot", 1, "1")
     holder = Holder(MARK.run + "f" * 24, "ops", "laptop", process, "bench ab", MARK.when, 60.0, 1.0)
     facts[69] = replace(facts[69], lock=LockState("held", holder))
     assert "is under way" in problems(fleet, facts)[0]
+    monkeypatch.setattr("fleetctl.plan.owner.is_gone", lambda _: True)
+    assert "was left half way" in problems(fleet, facts)[0], "a lock that nobody holds any more"
 
 
 def test_a_mark_that_was_damaged_is_a_mark_too(fleet: Fleet) -> None:
