@@ -117,7 +117,9 @@ def test_the_docker_engine_is_down_before_it(served: Lab) -> None:
     finally:
         docker_up(served)
     served.wait_serving()
-    Rollout(served).finished_by_the_same_command()
+    rollout = Rollout(served)
+    rollout.ended(0)
+    rollout.finished_by_the_same_command()
 
 
 def test_the_docker_engine_goes_down_in_the_middle(served: Lab) -> None:

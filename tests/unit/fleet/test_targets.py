@@ -82,8 +82,8 @@ def test_an_unknown_name_offers_the_nearest(word: str, near: str) -> None:
 
 
 def test_a_name_like_no_other_gets_the_list_of_machines() -> None:
-    with pytest.raises(UsageError, match=r'no machine or instance "76" .*; its machines are 69, 68, 67, 66'):
-        resolve(fleet(), ["76"])
+    with pytest.raises(UsageError, match=r'no machine or instance "12" .*; its machines are 69, 68, 67, 66'):
+        resolve(fleet(), ["12"])
 
 
 def test_every_unknown_name_is_reported_at_once() -> None:
@@ -118,3 +118,9 @@ def test_any_other_word_is_a_usage_error(word: str) -> None:
     if word not in known and not word.startswith("10.255.254."):
         with pytest.raises(UsageError):
             resolve(fleet(), [word])
+
+
+@pytest.mark.parametrize(("word", "near"), [("76/1", "67/1"), ("86", "68")])
+def test_two_digits_that_changed_places_are_offered_in_their_right_order(word: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f'did you mean "{near}"'):
+        resolve(fleet(), [word])
