@@ -54,7 +54,7 @@ class Bench:
         for tokens in (SHORT, LONG):
             ask = Ask("calibration", self.sessions.any(), self.prompts.of(tokens), 1, pinned=False, warmup=True)
             sample = await self.load.single(ask)
-            if sample is None:
+            if sample is None or self.load.stopped:
                 return
             if sample.prompt_tokens is None:
                 raise CommandError(f"the prompt's length cannot be calibrated: {sample.why}: {sample.detail}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from fleetctl.bench.load import Limits, Timeouts
 from fleetctl.bench.perform import Eyes
 from fleetctl.bench.plot import plots
 from fleetctl.bench.results import result
+from fleetctl.bench.rounds import Round
 from fleetctl.bench.samples import Backend, Run, read
 from fleetctl.bench.tables import Result
 from fleetctl.errors import CommandError, UsageError
@@ -269,6 +272,25 @@ def test_a_run_that_failed_throughout_is_a_result_and_not_a_traceback(path: Path
         found = result(run)
         assert run.partial is not None
         assert found.verdict in ("failed", "partial", "invalid"), name
+
+
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_ctrl_c_at_whichever_request_gives_a_partial_result_and_no_error(path: Path, number: int) -> None:
+    """The requests that calibrate prompts are requests too: what they were not answered is no fault of the server."""
+    kinds = [kind() for name, kind in scenarios.ALL.items() if name != "failover"]
+    for one in [*kinds, Round({"69/0": 3, "69/1": 5}, (3, 5), 1, 2, 8, (600,), 4, 4, "0123abcd")]:
+        fake = Fake(fault="hang")
+
+        def interrupted(body: dict[str, Any], session: str, fake: Fake = fake) -> bool:
+            if len(fake.asked) == number:
+                threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            return len(fake.asked) >= number
+
+        fake.when = interrupted
+        run = performed(fake, one, path.with_name(f"{one.name}.jsonl"), timeouts=Timeouts(5, 5, 5))
+        assert run.partial == "interrupted", one.name
+        assert not any(sample.failed for sample in run.samples), one.name
+        assert result(run).verdict in ("partial", "invalid"), one.name
 
 
 @pytest.mark.parametrize(("fault", "words"), [("401", "status 401 from 69/2"), ("model", "wrong model from 69/2")])
