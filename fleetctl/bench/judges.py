@@ -11,7 +11,6 @@ from fleetctl.bench.measures import Window
 from fleetctl.bench.samples import Run, Sample
 from fleetctl.bench.tables import FAILED, LOAD, OK, UNKNOWN, WARN, Cell, Check, Result, Table, columns, load_row
 
-
 MISSED = 0.001  # above that, an empty backend says nothing; the level of the spread's own check
 
 
