@@ -1,6 +1,6 @@
 """`make chaos`: rollouts are killed at random, again and again, and whatever was killed converges.
 
-The journal, one JSON line a kill, says what was in progress: the last operation that each target was told of. FLEETCTL_CHAOS_SEED
+The journal, one JSON line a kill, says what was in progress: the last operation that each target was told of. FLEETCTL_SEED
 repeats a run, FLEETCTL_CHAOS_KILLS makes it shorter.
 """
 
@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import SEED
 from tests.lab.conftest import Lab, a_lab, kill
 
 LISTING = (Path(__file__).parent / "listing.sh").read_text()
-SEED = int(os.environ.get("FLEETCTL_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
 KILLS = int(os.environ.get("FLEETCTL_CHAOS_KILLS", "100"))
 FULL_KILLS = 5
 EACH = 5  # times that each kind of operation is to be hit

@@ -5,6 +5,7 @@ The source's link is shaped so that a copy takes twenty seconds and more. Only t
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -120,9 +121,9 @@ def test_a_machine_that_has_it_serves_the_next_one(fresh: Lab) -> None:
     identical(fresh, 68, 67)
 
 
-def test_a_killed_command_leaves_the_copy_running_and_the_next_one_follows_it(fresh: Lab) -> None:
+def test_a_killed_command_leaves_the_copy_running_and_the_next_one_follows_it(fresh: Lab, dice: random.Random) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.1) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.06, 0.35)) < 0.95
     kill(process)
     seen = wait_arrived(fresh, 0.4)
     assert seen < 0.95
@@ -136,9 +137,9 @@ def test_a_killed_command_leaves_the_copy_running_and_the_next_one_follows_it(fr
 
 
 @pytest.mark.matrix
-def test_ctrl_c_without_a_terminal_leaves_the_copy_running(fresh: Lab) -> None:
+def test_ctrl_c_without_a_terminal_leaves_the_copy_running(fresh: Lab, dice: random.Random) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.1) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.06, 0.6)) < 0.95
     process.send_signal(signal.SIGINT)
     words = ended(process, 130)
     assert "goes on" in words
@@ -148,11 +149,11 @@ def test_ctrl_c_without_a_terminal_leaves_the_copy_running(fresh: Lab) -> None:
 
 
 @pytest.mark.matrix
-def test_two_commands_at_once_copy_once(fresh: Lab) -> None:
+def test_two_commands_at_once_copy_once(fresh: Lab, dice: random.Random) -> None:
     starts = f"journalctl -u {UNIT} --no-pager -o cat | grep -c Started || true"
     before = int(fresh.on(67, starts))
     first = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.1) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.06, 0.4)) < 0.95
     second = fresh.run("rollout", "--machines", "67", "--yes", code=None)
     assert second.code in (0, 3), second.err
     ended(first)
@@ -161,9 +162,11 @@ def test_two_commands_at_once_copy_once(fresh: Lab) -> None:
 
 
 @pytest.mark.matrix
-def test_a_file_that_changes_at_the_source_is_named_and_the_next_run_brings_the_new_one(fresh: Lab) -> None:
+def test_a_file_that_changes_at_the_source_is_named_and_the_next_run_brings_the_new_one(
+    fresh: Lab, dice: random.Random
+) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.2) < 0.8
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.06, 0.5)) < 0.8
     last = "model-00005-of-00005.safetensors"
     fresh.on(69, f"printf '\\1' | dd of={MODEL}/{last} bs=1 seek=$(($(stat -c %s {MODEL}/{last}) - 1)) conv=notrunc")
     words = ended(process, 1)
@@ -174,9 +177,9 @@ def test_a_file_that_changes_at_the_source_is_named_and_the_next_run_brings_the_
 
 
 @pytest.mark.matrix
-def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(fresh: Lab) -> None:
+def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(fresh: Lab, dice: random.Random) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.2) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.12, 0.6)) < 0.95
     fresh.run("lab", "fault", "disk-full", "67", "data")
     words = ended(process, 1)
     assert "No space left" in words
@@ -188,17 +191,17 @@ def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(fresh: Lab
 
 
 @pytest.mark.matrix
-def test_the_source_reboots(fresh: Lab) -> None:
+def test_the_source_reboots(fresh: Lab, dice: random.Random) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.2) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.06, 0.7)) < 0.95
     fresh.run("lab", "fault", "reboot", "69")
     ended(process)
     identical(fresh, 67)
 
 
-def test_the_receiver_reboots(fresh: Lab) -> None:
+def test_the_receiver_reboots(fresh: Lab, dice: random.Random) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.2) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.06, 0.7)) < 0.95
     fresh.run("lab", "fault", "reboot", "67")
     words = ended(process)
     assert "was restarted" in words
@@ -220,9 +223,9 @@ def test_the_connection_is_cut_twenty_times(fresh: Lab) -> None:
 
 
 @pytest.mark.matrix
-def test_a_spoilt_byte_on_the_receiver_is_put_right(fresh: Lab) -> None:
+def test_a_spoilt_byte_on_the_receiver_is_put_right(fresh: Lab, dice: random.Random) -> None:
     process = copying(fresh)
-    assert 0.05 < wait_arrived(fresh, 0.3) < 0.95
+    assert 0.05 < wait_arrived(fresh, dice.uniform(0.3, 0.6)) < 0.95
     file = f"{STORE}/partial/model-00001-of-00005.safetensors"
     fresh.on(67, f"printf '\\377\\376' | dd of={file} bs=1 seek=1000000 conv=notrunc")
     ended(process)

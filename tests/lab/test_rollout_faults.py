@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -82,9 +84,10 @@ STEPS = ["release", "units", "roll", "gate", "canary", "record"]
 
 @pytest.mark.parametrize("how", ["cut", "frozen"])
 @pytest.mark.parametrize("step", STEPS)
-def test_the_connection_is_lost_in_a_step(served: Lab, step: str, how: str) -> None:
+def test_the_connection_is_lost_in_a_step(served: Lab, dice: random.Random, step: str, how: str) -> None:
     rollout = Rollout(served)
     rollout.until(f"] {step}: ")
+    time.sleep(dice.random() * 0.3)  # somewhere within it
     for machine in (69, 67):
         served.on(machine, f"kill -{'KILL' if how == 'cut' else 'STOP'} {SESSIONS}", check=False)
     said = rollout.ended(0, 1, 4)
