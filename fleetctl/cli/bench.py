@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fleetctl.cli.bench_choice import Choice, default_path, scenario_of
 from fleetctl.cli.bench_fleet import about, eyes_of, in_use, target_of
+from fleetctl.cli.bench_text import Progress, comparison_text, result_text
 from fleetctl.cli.change import Options, with_session
 from fleetctl.cli.options import WaitLock
-from fleetctl.cli.output import Voice, dump, table
+from fleetctl.cli.output import dump
 from fleetctl.errors import UsageError
-from fleetctl.fleet.fleet import Fleet
 from fleetctl.plan.session import Session
 
 if TYPE_CHECKING:
-    from fleetctl.bench.compare import Comparison
-    from fleetctl.bench.load import Load
     from fleetctl.bench.samples import Run
     from fleetctl.bench.scenarios import Rival, Scenario
-    from fleetctl.bench.tables import Column, Result
     from fleetctl.bench.target import Target
-
-PROGRESS_SECONDS = 10.0  # between lines where standard error is no terminal
-SCALE = {"k": 1000, "m": 1_000_000}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the command line says about the run itself. `given`: options of the scenario, by field name."""
-
-    name: str
-    files: tuple[Path, ...]
-    given: dict[str, Any]
-    url: str | None
-    seed: int
-    out: Path | None
-    max_errors: int | None
-    max_seconds: float
 
 
 def bench(
@@ -191,45 +171,6 @@ def _require_engine() -> None:
         ) from None
 
 
-def scenario_of(kind: type[Any], choice: Choice) -> Scenario:
-    """The scenario with what was given on the command line. Raises UsageError for an option that it does not have."""
-    known = {one.name: one for one in fields(kind)}
-    values: dict[str, Any] = {}
-    for name, value in choice.given.items():
-        if name not in known:
-            option = "--no-stream" if name == "stream" else f"--{name}"
-            listed = ", ".join(f"--{one}" for one in known if one in OPTIONS)
-            raise UsageError(f"bench {choice.name} has no {option}; it has {listed}")
-        values[name] = _value(name, value, known[name].default)
-    scenario: Scenario = kind(**values)
-    return scenario
-
-
-OPTIONS = (
-    *("backend", "users", "tokens", "seconds", "rate", "keys", "sessions", "requests", "lengths", "prompt"),
-    *("times", "passes", "window", "apart", "after", "arms"),
-)
-
-
-def _value(name: str, text: Any, default: Any) -> Any:
-    """`1,2,4` for lists, `10K` for numbers of tokens."""
-    if not isinstance(text, str) or isinstance(default, str):
-        return text
-    numbers = tuple(_number(name, part) for part in text.split(","))
-    if isinstance(default, tuple):
-        return numbers
-    if len(numbers) != 1:
-        raise UsageError(f"--{name} {text}: one number")
-    return numbers[0]
-
-
-def _number(name: str, text: str) -> int:
-    digits, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in SCALE else (text, "")
-    if not digits.isdigit() or (int(digits) == 0 and name != "arms"):
-        raise UsageError(f"--{name} {text}: a whole number above zero, such as 8 or 10K")
-    return int(digits) * SCALE.get(unit, 1)
-
-
 def _run(
     options: Options,
     choice: Choice,
@@ -294,37 +235,6 @@ def _confirm(options: Options, session: Session, scenario: Scenario, target: Tar
         raise UsageError("nothing was asked of the fleet")
 
 
-def default_path(fleet: Fleet, name: str) -> Path:
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return Path("bench") / f"{fleet.name}-{name}-{stamp}.jsonl"
-
-
-class Progress:
-    """One line on standard error: rewritten on a terminal, a new one every ten seconds elsewhere."""
-
-    def __init__(self, voice: Voice) -> None:
-        self.voice = voice
-        self.live = not voice.quiet and sys.stderr.isatty()
-        self._last = 0.0
-        self._longest = 0
-
-    def __call__(self, load: Load) -> None:
-        now = load.now()
-        done = len(load.samples)
-        text = f"{now:6.0f} s  {load.cell:<16} {done} done, {load.in_flight} in flight, {load.errors} failed"
-        if self.live:
-            self._longest = max(self._longest, len(text))
-            sys.stderr.write(f"\r{text:<{self._longest}}")
-            sys.stderr.flush()
-        elif now - self._last >= PROGRESS_SECONDS:
-            self._last = now
-            self.voice.line(text)
-
-    def end(self) -> None:
-        if self.live and self._longest:
-            sys.stderr.write("\r" + " " * self._longest + "\r")
-
-
 def _print(options: Options, run: Run, path: Path) -> int:
     """The tables or the document; plots beside the samples. 0 when nothing failed, 1 otherwise."""
     from fleetctl.bench.plot import plots
@@ -343,33 +253,6 @@ def _print(options: Options, run: Run, path: Path) -> int:
         print(result_text(found))
         options.voice.line("\n".join([f"samples: {path}", *(f"plot: {file}" for file in drawn)]))
     return 0 if found.verdict in ("ok", "partial") else 1
-
-
-def result_text(found: Result) -> str:
-    """Verdict, checks, tables, notes."""
-    lines = [f"{found.scenario}: {found.verdict.upper()}"]
-    lines += [f"  ! INVALID, the client was the bottleneck: {reason}" for reason in found.invalid]
-    lines += [f"  ! partial: {found.partial}"] if found.partial else []
-    head = ("CHECK", "VERDICT", "EXPECTED", "SEEN", "N", "PROVES")
-    rows = [(c.what, c.verdict, c.expected, c.seen, str(c.n), c.bound) for c in found.checks]
-    lines += ["", table(head, rows, state_column=1)]
-    for one in found.tables:
-        shown = [[_cell(column, value) for column, value in zip(one.columns, row, strict=True)] for row in one.rows]
-        names = [_title(column) for column in one.columns]
-        lines += ["", one.title, table(names, shown)]
-    lines += ["", *found.notes] if found.notes else []
-    return "\n".join(lines)
-
-
-def _title(column: Column) -> str:
-    return f"{column.name}{column.suffix}"
-
-
-def _cell(column: Column, value: Any) -> str:
-    """A dash for what was not measured, or not often enough."""
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else column.text(value)
 
 
 def _show(options: Options, choice: Choice) -> int:
@@ -398,19 +281,3 @@ def _compare(options: Options, choice: Choice) -> int:
     else:
         print(comparison_text(found))
     return 1 if found.refused else 0
-
-
-def comparison_text(found: Comparison) -> str:
-    lines = [f"differs: {what}" for what in found.subject]
-    if found.refused:
-        return "\n".join(["these runs cannot be compared:", *(f"  {why}" for why in found.refused), *lines])
-    head = ("CELL", "MEASURE", "A", "B", "B-A %", "95 % FROM", "TO", "DETECTABLE %", "PAIRS", "VERDICT")
-    rows = []
-    for row in found.rows:
-        difference = row.difference
-        figures = (difference.percent, difference.low, difference.high, difference.detectable)
-        shown = ["-" if figure is None else f"{figure:+.1f}" for figure in figures]
-        unit = 1.0 if row.measure.startswith("tok") else 1000.0
-        means = [f"{row.first * unit:.1f}", f"{row.second * unit:.1f}"]
-        rows.append([row.cell, row.measure, *means, *shown, str(difference.n), row.verdict])
-    return "\n".join([*lines, "", table(head, rows), "", "times in ms", *found.notes])

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleetctl.cli import deploy
+from fleetctl.cli.bench_choice import Choice, default_path
 from fleetctl.cli.bench_fleet import about, eyes_of, in_use, target_of
+from fleetctl.cli.bench_text import Progress, result_text
 from fleetctl.cli.change import Options, around, ask, exit_code, with_session
 from fleetctl.cli.output import dump, table
 from fleetctl.errors import CommandError, FleetctlError, UsageError
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from fleetctl.bench.load import Load
     from fleetctl.bench.rounds import Round
     from fleetctl.bench.samples import Run
-    from fleetctl.cli.bench import Choice
 
 RESTORE = "bench ab --restore"
 
@@ -149,7 +150,6 @@ def _refuse_what_is_half_done(session: Session, context: Context) -> None:
 
 def _design(choice: Choice, session: Session, context: Context, settings: Ab, command: str) -> Study:
     from fleetctl.bench import ab
-    from fleetctl.cli.bench import default_path
 
     chosen = changes.candidates(context, _named(context.fleet, settings.backend))
     if not chosen:
@@ -286,7 +286,6 @@ def _measure(options: Options, choice: Choice, session: Session, study: Study, n
     from fleetctl.bench.load import Limits
     from fleetctl.bench.perform import perform
     from fleetctl.bench.samples import Header
-    from fleetctl.cli.bench import Progress
 
     target = target_of(session, choice.url)
     settled = _round(study, number).settled(target)
@@ -327,7 +326,6 @@ def _put_back(options: Options, session: Session, study: Study) -> int:
 def _say(options: Options, runs: Sequence[Run], files: Sequence[Path]) -> int:
     """Tables and verdicts of all rounds. 0 when nothing failed, 1 otherwise."""
     from fleetctl.bench.ab_result import analysis
-    from fleetctl.cli.bench import result_text
 
     if not runs:
         if options.json:

@@ -7,7 +7,7 @@ import sys
 from fleetctl.cli.change import Options, fleet_of
 from fleetctl.errors import UsageError
 from fleetctl.fleet import targets
-from fleetctl.remote import hostkeys
+from fleetctl.remote import hostkeys, scan
 from fleetctl.remote import target as ssh
 
 
@@ -16,7 +16,7 @@ def trust(options: Options, word: str, fingerprint: str | None) -> int:
     fleet = fleet_of(options)
     machine = targets.machines(fleet, [word])[0]
     target = next(one for one in ssh.targets(fleet) if one.id == machine)
-    while (found := hostkeys.untrusted(target)) is not None:
+    while (found := scan.untrusted(target)) is not None:
         hop, key = found
         print(f"{hop.label if hop.is_jump else f'machine {machine} ({hop.label})'} shows {key.type} {key.fingerprint}")
         if fingerprint is None or hop.is_jump:

@@ -104,7 +104,7 @@ def ensure(model_name: str, progress: Progress, kind: Engine = Engine.SIMULATED)
     require_root()
     require_engine()
     images = names(model_name, kind)
-    with _locked(cache_folder() / "lock"):
+    with locked("lock"):
         if not all(succeeds("image", "inspect", image) for image in (images.base, images.host, images.legacy)):
             _build_host(images, progress)
         if not succeeds("image", "inspect", images.engine):
@@ -182,8 +182,9 @@ def _forget_older(present: Sequence[Images]) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One build at a time on this box; the second waits and then finds everything there."""
+def locked(what: str) -> Iterator[None]:
+    """One at a time on this box; the second waits and then finds what the first has made."""
+    path = cache_folder() / what
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -86,27 +86,30 @@ def up(fleet: Fleet, *, state_dir: Path, progress: Progress, options: Options | 
     engine = _engine(layout, options)
     built = images.ensure(fleet.inventory.model.name, progress, engine)
     down(fleet, state_dir=state_dir, progress=progress)
-    plans, record = _plan(fleet, layout, options, source, engine)
-    record.write(layout.record)
-    pair = credentials.key_pair()
-    _write_credentials(layout, pair, plans)
-    docker.docker(
-        *("network", "create", "--label", layout.label, "--subnet", network.network, "--gateway", network.gateway),
-        *("-o", "com.docker.network.bridge.enable_ip_masquerade=false", layout.network),
-        step=f"network {network.network}",
-    )
+    pair, began = credentials.key_pair(), time.monotonic()
 
-    def build(plan: machines.Plan) -> None:
-        began = time.monotonic()
-        name = layout.container(plan.machine.id)
+    def create(plan: machines.Plan) -> None:
         machines.create(fleet, layout, built, plan, f"{pair.public} fleetctl-lab-{fleet.name}\n")
-        machines.wait_ready(name, plan.machine.id)
+
+    def furnish(plan: machines.Plan) -> None:
+        machines.wait_ready(layout.container(plan.machine.id), plan.machine.id)
         machines.furnish(fleet, layout, built, plan)
         machines.wait_ssh(plan.ssh_port, plan.machine.id)
         progress(f"machine {plan.machine.id} is ready after {time.monotonic() - began:.1f} s")
 
-    progress(f"starting {len(plans)} machines")
-    _together(build, plans)
+    # A port is another lab's only once its container listens there.
+    with images.locked("ports.lock"):
+        plans, record = _plan(fleet, layout, options, source, engine)
+        record.write(layout.record)
+        _write_credentials(layout, pair, plans)
+        docker.docker(
+            *("network", "create", "--label", layout.label, "--subnet", network.network, "--gateway", network.gateway),
+            *("-o", "com.docker.network.bridge.enable_ip_masquerade=false", layout.network),
+            step=f"network {network.network}",
+        )
+        progress(f"starting {len(plans)} machines")
+        _together(create, plans)
+    _together(furnish, plans)
     _write_inventories(fleet, layout, source, record)
     replace(record, complete=True).write(layout.record)
     return status(fleet, state_dir=state_dir)

@@ -126,32 +126,6 @@ def trust(target: SshTarget, key: HostKey, file: Path | None = None, *, expected
         _replace(file, "".join(f"{line}\n" for line in lines))
 
 
-def scan(target: SshTarget) -> HostKey:
-    """The key `target` shows now, over its jump host if it has one; nothing is sent to `target` itself.
-
-    Raises UnreachableError, and HostKeyError for a jump host that is not known: `target.hops` gives the order to go in.
-    """
-    from fleetctl.remote.connection import Connection
-
-    connection = Connection(target)
-    try:
-        return connection.host_key()
-    finally:
-        connection.close()
-
-
-def untrusted(target: SshTarget) -> tuple[SshTarget, HostKey] | None:
-    """The first server on the way to `target` whose key is unknown or has changed, and the key it shows; None when
-    all are known. Raises UnreachableError."""
-    for hop in target.hops:
-        key = scan(hop)
-        try:
-            check(hop, key, known(hop))
-        except HostKeyError:
-            return hop, key
-    return None
-
-
 def _entries(file: Path, name: str) -> Iterator[Entry]:
     for number, (_, fields) in enumerate(_parsed(file), 1):
         if fields is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleetctl.errors import HostKeyError
-from fleetctl.remote import hostkeys
+from fleetctl.remote import hostkeys, scan
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.hostkeys import HostKey
 from fleetctl.remote.target import SshTarget
@@ -88,13 +88,13 @@ class TestAgainstSshd:
     def test_scan_shows_and_trust_records(self, make_server: Callable[..., Server], connect: Connect) -> None:
         server = make_server()
         fresh = replace(server.target, known_hosts=(str(server.target.trust_file),))
-        found = hostkeys.untrusted(fresh)
+        found = scan.untrusted(fresh)
         assert found is not None
         hop, key = found
         assert (hop, key.fingerprint) == (fresh, fingerprint_of(Path(f"{server.host_keys[0]}.pub")))
         assert "Accepted" not in (server.folder / "log").read_text()
         hostkeys.trust(hop, key)
-        assert hostkeys.untrusted(fresh) is None
+        assert scan.untrusted(fresh) is None
         connect(fresh).open()
         assert fresh.trust_file is not None
         assert fresh.trust_file.stat().st_mode & 0o777 == 0o600
@@ -111,7 +111,7 @@ class TestAgainstSshd:
             jump=replace(hop.target, known_hosts=(str(file),), trust_file=file, is_jump=True),
         )
         order = []
-        while (found := hostkeys.untrusted(way)) is not None:
+        while (found := scan.untrusted(way)) is not None:
             order.append(found[0].port)
             hostkeys.trust(*found)
         assert order == [hop.port, end.port]

@@ -13,12 +13,12 @@ import pytest
 from fleetctl.bench import scenarios
 from fleetctl.bench.results import result
 from fleetctl.bench.samples import Writer
-from fleetctl.cli import bench
+from fleetctl.cli import bench_choice, bench_text
 from fleetctl.errors import UsageError
 from tests.unit.bench.build import run as made
 
 ROOT = Path(__file__).parents[3]
-CHOICE = bench.Choice("scaling", (), {}, None, 1, None, None, 60.0)
+CHOICE = bench_choice.Choice("scaling", (), {}, None, 1, None, None, 60.0)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -74,13 +74,15 @@ def test_without_a_key_nothing_is_connected_to() -> None:
 
 def test_options_are_the_scenarios_own_fields() -> None:
     given = {"users": "1,2,4", "tokens": 50, "stream": False}
-    scenario = bench.scenario_of(scenarios.Scaling, bench.Choice("scaling", (), given, None, 1, None, None, 60.0))
+    scenario = bench_choice.scenario_of(
+        scenarios.Scaling, bench_choice.Choice("scaling", (), given, None, 1, None, None, 60.0)
+    )
     assert scenario == scenarios.Scaling(users=(1, 2, 4), tokens=50, stream=False)
-    lengths = bench.Choice("longctx", (), {"lengths": "10K,240K"}, None, 1, None, None, 60.0)
-    assert bench.scenario_of(scenarios.LongContext, lengths) == scenarios.LongContext(lengths=(10_000, 240_000))
+    lengths = bench_choice.Choice("longctx", (), {"lengths": "10K,240K"}, None, 1, None, None, 60.0)
+    assert bench_choice.scenario_of(scenarios.LongContext, lengths) == scenarios.LongContext(lengths=(10_000, 240_000))
     with pytest.raises(UsageError, match="one number"):
-        bench.scenario_of(
-            scenarios.Distribution, bench.Choice("distribution", (), {"users": "1,2"}, None, 1, None, None, 1)
+        bench_choice.scenario_of(
+            scenarios.Distribution, bench_choice.Choice("distribution", (), {"users": "1,2"}, None, 1, None, None, 1)
         )
 
 
@@ -88,11 +90,11 @@ def test_every_option_of_every_scenario_is_on_the_command_line() -> None:
     from dataclasses import fields
 
     named = {field.name for kind in scenarios.ALL.values() for field in fields(kind)}
-    assert named - set(bench.OPTIONS) == {"stream", "serial", "at_once", "before"}
+    assert named - set(bench_choice.OPTIONS) == {"stream", "serial", "at_once", "before"}
 
 
 def test_what_was_not_measured_often_enough_is_a_dash() -> None:
-    text = bench.result_text(result(made()))
+    text = bench_text.result_text(result(made()))
     row = next(line for line in text.splitlines() if line.startswith("69/0"))
     # Eight requests to one backend carry a median and nothing above it; the maximum stands beside it.
     assert row.split()[-3:-1] == ["-", "-"]

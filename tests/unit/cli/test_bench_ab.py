@@ -11,7 +11,7 @@ import pytest
 
 from fleetctl.bench.ab import Ab
 from fleetctl.bench.samples import Run, Writer, encode, read
-from fleetctl.cli import app, bench, bench_ab, deploy
+from fleetctl.cli import app, bench_ab, bench_choice, deploy
 from fleetctl.cli.change import Options
 from fleetctl.errors import LockedError, UnreachableError, UsageError
 from fleetctl.fleet.fleet import Fleet
@@ -19,7 +19,7 @@ from tests.unit.bench import test_ab as made
 
 
 def settings(**given: Any) -> Any:
-    return bench.scenario_of(Ab, bench.Choice("ab", (), given, None, 1, None, None, 60.0))
+    return bench_choice.scenario_of(Ab, bench_choice.Choice("ab", (), given, None, 1, None, None, 60.0))
 
 
 def test_arms_lengths_and_instances_are_read_from_the_command_line() -> None:
@@ -152,8 +152,8 @@ class Flow:
         return bench_ab._carry_out(Options(**options), settings_choice(), self.session, self.study)
 
 
-def settings_choice() -> bench.Choice:
-    return bench.Choice("ab", (), {}, None, 1, None, None, 60.0)
+def settings_choice() -> bench_choice.Choice:
+    return bench_choice.Choice("ab", (), {}, None, 1, None, None, 60.0)
 
 
 @pytest.fixture
