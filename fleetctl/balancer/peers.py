@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fleetctl.errors import FleetctlError
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 
 FORMAT = "fleetctl-peers 1"
 LIMIT = 1024

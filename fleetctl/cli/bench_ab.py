@@ -21,7 +21,8 @@ from fleetctl.cli.change import Options, around, ask, exit_code, with_session
 from fleetctl.cli.output import dump, table
 from fleetctl.errors import CommandError, FleetctlError, UsageError
 from fleetctl.fleet import lint, overrides, targets
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.plan import arms as changes
 from fleetctl.plan import expand, instances, playbook
 from fleetctl.plan.context import Context

@@ -6,7 +6,7 @@ container with mapped devices numbers them from 0. They are computed, never type
 
 from __future__ import annotations
 
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import Accelerator, DeviceMode
 
 MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")

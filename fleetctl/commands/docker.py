@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from fleetctl.commands import ascend, paths
 from fleetctl.fleet import flags
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 
 # The container reads the key from a mounted 0600 file just before exec: `docker inspect` shows -e and --env-file alike.
 READ_KEY = 'VLLM_API_KEY=$(cat "$0") && export VLLM_API_KEY && exec "$@"'

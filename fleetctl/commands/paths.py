@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 
 SYSTEMD = PurePosixPath("/etc/systemd/system")
 KEY_IN_CONTAINER = PurePosixPath("/run/secrets/fleetctl-api-key")

@@ -10,7 +10,8 @@ from typing import Any
 
 from fleetctl import resources
 from fleetctl.commands import docker, paths
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 
 DOCKER = "/usr/bin/docker"
 UNSIGNED = "-" * 12

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import Affinity, Inventory, Machine, MachineOverride
 
 HIGHEST_PORT = 65535

@@ -14,7 +14,8 @@ from typing import Any
 from fleetctl.errors import UsageError
 from fleetctl.fleet import flag_types
 from fleetctl.fleet.allocation import Problem
-from fleetctl.fleet.fleet import Fleet, Instance, canonical
+from fleetctl.fleet.fleet import Fleet, canonical
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import COMPUTED_FLAGS, FLAG_NAME, FlagValue, Inventory
 
 JSON_LISTS = frozenset({"allowed-origins", "allowed-methods", "allowed-headers"})

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from fleetctl.fleet.allocation import allocate
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import FlagValue, Inventory, Machine
 
 
@@ -31,27 +33,6 @@ class Overrides:
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One vLLM server: `67/2` is machine 67, index 2."""
-
-    machine: int
-    index: int
-    name: str
-    host: str
-    port: int
-    devices: tuple[int, ...]
-
-    @property
-    def id(self) -> str:
-        return f"{self.machine}/{self.index}"
-
-    @property
-    def address(self) -> str:
-        """`host:port` in the cluster network, an IPv6 host in brackets; what X-Upstream-Addr shows."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True)
 class Fleet:
     """The desired fleet: a validated inventory plus the overrides of the current release."""
 
@@ -71,8 +52,6 @@ class Fleet:
     @cached_property
     def instances(self) -> tuple[Instance, ...]:
         """Every instance in the order of the affinity table: machines as they join, indexes as they count."""
-        from fleetctl.fleet.allocation import allocate
-
         return allocate(self.inventory)
 
     def on(self, machine: int) -> tuple[Instance, ...]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fleetctl.errors import UsageError
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 
 BALANCER = "balancer"
 

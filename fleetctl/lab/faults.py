@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleetctl.errors import FleetctlError, UsageError
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.lab import docker, machines
 from fleetctl.lab.engines import Engine
 from fleetctl.lab.layout import Layout, Record

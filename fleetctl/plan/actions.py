@@ -12,7 +12,7 @@ from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, UsageError
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.plan import instances as instance_steps
 from fleetctl.plan import rotation as rotation_steps
 from fleetctl.plan.build import enable, held, in_rotation, stays_drained

@@ -11,7 +11,8 @@ from dataclasses import replace
 from fleetctl.balancer.peers import Peer, PeerState, of_instance, render
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import Container, Facts
 from fleetctl.plan import desired, gate
 from fleetctl.plan.build import HELD, op, unit_active, write

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.plan import canary, instances
 from fleetctl.plan.build import in_rotation, op, write
 from fleetctl.plan.context import Context

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.plan import desired, gate
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Action, Operation, Run, Wait

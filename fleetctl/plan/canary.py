@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import parse_json
 from fleetctl.observe.observe import sections
 from fleetctl.observe.prompts import PROMPTS, Grade, body, judge

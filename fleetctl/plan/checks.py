@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from fleetctl.balancer.config import FLAVOURS, INSTALL_HINT
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import Machine
 from fleetctl.observe.facts import Container, Facts, Listener
 

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 
 from fleetctl.balancer.peers import Peer, PeerState, of_instance
 from fleetctl.commands import paths
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import Facts
 from fleetctl.plan import desired
 from fleetctl.plan.operation import EditPeers

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 from fleetctl.balancer import config, plain
 from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths, units
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import Container, Facts
 from fleetctl.plan import drift
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from fleetctl.balancer.peers import Peer, of_instance
 from fleetctl.commands import docker, paths, units
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import Facts
 
 UNIT = "its unit file was changed by hand"

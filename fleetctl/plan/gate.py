@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fleetctl.balancer.peers import Peer
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import parse_json
 from fleetctl.observe.npu_smi import parse_info
 from fleetctl.observe.observe import sections

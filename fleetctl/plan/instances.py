@@ -6,7 +6,7 @@ from fleetctl.balancer.config import max_num_seqs
 from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.plan import adopt, canary, desired, gate
 from fleetctl.plan.build import HELD, comparisons_on, gate_operation, op, unit_active
 from fleetctl.plan.context import Context

@@ -9,7 +9,7 @@ from fleetctl.balancer import routing
 from fleetctl.balancer.peers import Peer, PeerState, of_instance
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import Affinity
 from fleetctl.plan import gate
 from fleetctl.plan.build import comparisons_on, gate_operation, held, in_rotation, op

@@ -10,7 +10,8 @@ from typing import Any
 
 from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.errors import FleetctlError
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import BalancerState, Facts, Stopped
 from fleetctl.plan import drift, experiment
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from fleetctl.balancer.peers import Peer
 from fleetctl.bench.samples import Run
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.lint import Finding
 from fleetctl.observe.facts import Facts
 from fleetctl.plan.history import Command

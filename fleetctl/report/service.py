@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from fleetctl.balancer import config, peers, plain
 from fleetctl.commands import docker, paths, units
 from fleetctl.commands.docker import Topology
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.report.document import Block, Cell, Code, Mark, Marked, Section, Table, Text
 from fleetctl.report.material import Material
 from fleetctl.report.words import Words

@@ -9,7 +9,8 @@ from typing import Any
 from fleetctl.balancer import routing
 from fleetctl.balancer.peers import Peer, PeerState
 from fleetctl.errors import FleetctlError
-from fleetctl.fleet.fleet import Fleet, Instance
+from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import Affinity
 from fleetctl.observe.facts import Facts
 from fleetctl.verify.answers import NOTHING, Answer

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fleetctl.commands import docker, paths
 from fleetctl.errors import UnreachableError
 from fleetctl.fleet import flags
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import DeviceMode
 from fleetctl.observe.facts import Facts
 from fleetctl.observe.npu_smi import parse_info

@@ -18,7 +18,7 @@ from fleetctl.balancer.config import Places
 from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script, Word
 from fleetctl.errors import CommandError, FleetctlError
-from fleetctl.fleet.fleet import Instance
+from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import parse_json
 from fleetctl.plan.session import Session
 from fleetctl.remote import here
