@@ -169,6 +169,18 @@ def test_a_short_bench_measures_it(fleet: Lab) -> None:
     assert verdicts(spread)["every backend reached"] == "ok"
 
 
+def test_vllms_own_client_measures_the_same(fleet: Lab) -> None:
+    """In turn, six rounds; what is too wide to tell on a busy box is said, a difference beyond 10 % is none."""
+    words = ("--backend", "67/0", "--users", "2", "--requests", "16", "--tokens", "64", "--times", "6")
+    document = bench(fleet, "--cross-check", *words)
+    seen = {one["what"]: (one["verdict"], one["seen"], one["n"]) for one in document["checks"]}
+    print(seen)
+    judged = {what: found for what, found in seen.items() if "vllm bench serve" in what}
+    assert len(judged) == 3
+    assert {n for _, _, n in judged.values()} == {6}
+    assert {verdict for verdict, _, _ in judged.values()} <= {"ok", "warn"}, seen
+
+
 def bench(lab: Lab, *words: str) -> dict[str, Any]:
     document: dict[str, Any] = lab.run("bench", *words, "-o", "json", "--yes", code=None).json
     return document
