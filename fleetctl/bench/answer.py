@@ -17,12 +17,14 @@ DONE = b"[DONE]"
 
 
 class Stream:
-    """Server-sent events as OpenAI's servers write them."""
+    """Server-sent events as OpenAI's servers write them. `over`: nothing that still comes is of use."""
 
-    def __init__(self, sample: Sample, model: str) -> None:
+    def __init__(self, sample: Sample, model: str, max_tokens: int) -> None:
         self.sample = sample
         self.model = model
-        self.done = False
+        self.max_tokens = max_tokens
+        self.done = self.over = False
+        self._most = 2 * max_tokens + 64  # chunks with tokens: a token makes one, or none
         self._rest = b""
 
     def feed(self, data: bytes, at: float) -> None:
@@ -35,7 +37,11 @@ class Stream:
                 self._event(line[5:].strip(), at)
         if len(self._rest) > LONGEST_LINE:
             self._fail(Failure.GARBLED, f"a line of more than {LONGEST_LINE >> 20} MiB")
-            self._rest = b""
+            self.over = True
+        if self.sample.chunks > self._most:
+            words = f"it does not end: more than {self._most} chunks for max_tokens {self.max_tokens}"
+            self._fail(Failure.GARBLED, words)
+            self.over = True
 
     def close(self) -> None:
         """The body has ended as HTTP says it should."""
@@ -105,16 +111,22 @@ class Stream:
 
 
 class Whole:
-    """An answer in one piece. There is no first token to time: `first` stays None."""
+    """An answer in one piece. There is no first token to time: `first` stays None. `over` as in Stream."""
 
     def __init__(self, sample: Sample, model: str) -> None:
         self.sample = sample
         self.model = model
+        self.over = False
         self._parts: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes, at: float) -> None:
         self._parts.append(data)
+        self._size += len(data)
         self.sample.last = at
+        if self._size > LONGEST_LINE:
+            fail(self.sample, Failure.GARBLED, f"an answer of more than {LONGEST_LINE >> 20} MiB")
+            self.over = True
 
     def close(self) -> None:
         sample, body = self.sample, b"".join(self._parts)

@@ -65,6 +65,11 @@ def compare(first: Run, second: Run) -> Comparison:
         )
     if not subject:
         notes.append("nothing of the fleet differs between the two: an A/A run")
+    blind = [label for label, run in (("A", first), ("B", second)) if (run.end or {}).get("foreign_requests") is None]
+    if blind:
+        notes.append(f"whether others used the fleet meanwhile could not be seen: {', '.join(blind)}")
+    if tools := _tools(first, second):
+        notes.append(f"measured with something else: {tools}")
     return Comparison([], subject, rows, notes)
 
 
@@ -83,6 +88,8 @@ def unlike(first: Run, second: Run) -> list[str]:
         )
         if one != other
     ]
+    if a.started and (a.fleet, a.started) == (b.fleet, b.started) and first.samples == second.samples:
+        reasons.append("the same run twice")
     for name in sorted({*a.parameters, *b.parameters}):
         one, other = a.parameters.get(name), b.parameters.get(name)
         if one != other:
@@ -103,6 +110,9 @@ def _unfit(run: Run) -> list[str]:
         problems.append(f"had {failed} failed requests of {len(run.measured)}: what is left is no fair sample")
     if not run.measured:
         problems.append("has no measured requests")
+    pinned = [s for s in run.measured if s.ok and s.asked_tokens is not None]
+    if other := sum(sample.completion_tokens != sample.asked_tokens for sample in pinned):
+        problems.append(f"gave other lengths than asked: {other} of {len(pinned)} answers")
     foreign = (run.end or {}).get("foreign_requests") or 0
     if foreign > FOREIGN_SHARE * len(run.samples):
         problems.append(f"ran beside {foreign} foreign requests, more than {FOREIGN_SHARE:.0%} of its own")
@@ -141,6 +151,15 @@ def _subject(first: Run, second: Run) -> list[str]:
         if a.engine.get(flag) != b.engine.get(flag)
     ]
     return found
+
+
+def _tools(first: Run, second: Run) -> str:
+    """What measured, where it differs: the client's computer and programs; fleetctl itself is in the subject."""
+    found = []
+    for one, other in ((first.header.versions, second.header.versions), (first.header.client, second.header.client)):
+        names = sorted({*one, *other} - {"fleetctl"})
+        found += [f"{n}: {one.get(n)} -> {other.get(n)}" for n in names if one.get(n) != other.get(n)]
+    return ", ".join(found)
 
 
 def _row(

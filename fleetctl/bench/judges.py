@@ -50,22 +50,24 @@ def _distribution(run: Run, found: Result) -> None:
     elsewhere = len(answered) - sum(counts)
     found.checks.append(_routed(run, answered))
     missed = [views.run_name(run, a) for a, seen in zip(addresses, counts, strict=True) if not seen]
+    silent = bool(answered) and all(sample.backend is None for sample in answered)
     misses = _misses(len(answered), len(addresses)) if missed else 0.0
     chance = f"a fair hash misses one with p = {misses:.1e}" if missed else ""
     # Of a run that was cut short a fair hash leaves out backends too.
     unlucky = UNKNOWN if misses > MISSED else FAILED
-    reached = Check(
-        "every backend reached",
-        FAILED if elsewhere else unlucky if missed else OK,
-        f"{len(addresses)} of {len(addresses)}",
-        f"missing {', '.join(missed)}" if missed else f"{elsewhere} from unknown" if elsewhere else "all",
-        len(answered),
-        chance,
-    )
+    what, expected = "every backend reached", f"{len(addresses)} of {len(addresses)}"
+    seen = f"missing {', '.join(missed)}" if missed else f"{elsewhere} from unknown" if elsewhere else "all"
+    verdict = FAILED if elsewhere else unlucky if missed else OK
+    reached = Check(what, verdict, expected, seen, len(answered), chance)
+    if silent:
+        reached = Check(what, UNKNOWN, expected, "no X-Upstream-Addr in the answers", len(answered))
     found.checks.append(reached)
     weights = run.header.weights
     even = stats.balance(counts, weights)
-    if even is not None:
+    if even is not None and run.header.affinity == "least_conn":
+        words = "least_conn goes by load, it is no hash"
+        found.checks.append(Check("spread like a fair hash", UNKNOWN, "p >= 0.001", words, even.n))
+    elif even is not None:
         verdict = {"unfair": FAILED, "suspicious": WARN, "fair": OK}[even.verdict]
         seen = f"max/mean {even.imbalance:.2f}, p = {even.p:.3g} ({even.how})"
         fair = f"a fair hash: {even.fair.expected:.2f}, up to {even.fair.usual:.2f}" if even.fair else ""
@@ -195,7 +197,7 @@ def _prefill(run: Run, title: str, cells: Sequence[str]) -> Table:
                 stats.quantile(first, 50).value,
                 min(first, default=None),
                 max(first, default=None),
-                statistics.median(measures.values(own, measures.prefill_rate)) if first and prompts else None,
+                measures.prefill_rate(own),
                 sum(cached) / sum(prompts) if cached and prompts else None,
             ]
         )
@@ -285,12 +287,24 @@ def _failover(run: Run, found: Result) -> None:
     says = f"failure rate below {bound.high:.2%}" if bound and not hurt else ""
     other = Check("sessions of other instances unhurt", FAILED if hurt else OK, "0 failed", f"{len(hurt)} failed", 1)
     found.checks.append(Check(other.what, other.verdict, other.expected, other.seen, len(others), says))
-    took = "none of its sessions was answered" if seen.answered is None else f"after {seen.answered:.2f} s"
-    verdict = FAILED if seen.answered is None else OK
+    verdict, took = _answered_elsewhere(seen)
     found.checks.append(Check("its sessions are answered elsewhere", verdict, "yes", took, len(own)))
     row: list[Cell] = [run.header.parameters["backend"], seen.failed, seen.recovered, seen.answered, seen.back]
     shape = columns("killed | failed:int | last failure after:s | first answer elsewhere after:s | itself back after:s")
     found.tables.append(Table("one kill; its time is one observation, not a distribution", shape, [row]))
+
+
+def _answered_elsewhere(seen: views.Recovery) -> tuple[str, str]:
+    """One session that is answered again says nothing about the others."""
+    if seen.answered is None:
+        return FAILED, "none of its sessions was answered"
+    took = f"after {seen.answered:.2f} s"
+    if seen.lost:
+        return FAILED, f"{took}, but {seen.lost} of {seen.sessions} sessions still failed at the end"
+    if seen.late:
+        last = f"the last {seen.recovered:.1f} s after it"
+        return WARN, f"{took}; {seen.late} that were due after the kill failed, {last}"
+    return OK, took
 
 
 def _ab(run: Run, found: Result) -> None:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -25,7 +26,7 @@ import uvloop
 
 from fleetctl.bench import stats
 from fleetctl.bench.answer import Stream, Whole, fail
-from fleetctl.bench.samples import Failure, Sample, Writer
+from fleetctl.bench.samples import Failure, Sample, Writer, masked
 from fleetctl.bench.target import Session, Target
 
 T = TypeVar("T")
@@ -73,11 +74,15 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a run stops by itself. `in_flight`: above that a request is counted as not sent rather than piled up."""
+    """Where a run stops by itself. `in_flight`: above that a request is counted as not sent rather than piled up.
+
+    `foreign`: requests of others in flight, seen twice in a row; None: however many.
+    """
 
     errors: int = 20
     seconds: float = 3600.0
     in_flight: int = 4096
+    foreign: int | None = None
 
 
 @dataclass
@@ -107,6 +112,12 @@ class SelfCheck:
         return found
 
 
+def _missed(late: float) -> list[float]:
+    """How late the loop was, at this beat and at those that it missed meanwhile: a second in which it stood still was
+    met by two hundred of them and not by one."""
+    return [late - number * BEAT for number in range(int(late / BEAT) + 1)]
+
+
 def _tail(values: list[float]) -> tuple[float | None, str]:
     """The highest percentile up to p99 that these values carry, and its name."""
     for percent in (99, 95, 50):
@@ -118,7 +129,8 @@ def _tail(values: list[float]) -> tuple[float | None, str]:
 class Load:
     """One run's client. Use as `async with`; every sample goes to the writer as it ends and stays in `samples`.
 
-    `tick` is called about twice a second, for progress and for whoever watches the fleet.
+    `asked`, `measured`, `begun`: requests, those that ended and were no warm-up, cells. `tick` is called about twice a
+    second, for progress and for whoever watches the fleet.
     """
 
     def __init__(
@@ -137,7 +149,7 @@ class Load:
         self.samples: list[Sample] = []
         self.in_flight = 0
         self.errors = 0
-        self.asked = 0
+        self.asked = self.measured = self.begun = 0
         self.cell = ""
         self.reason: str | None = None
         self._tick = tick
@@ -203,6 +215,16 @@ class Load:
                 await asyncio.wait_for(self._stopped.wait(), seconds)
         return self.stopped
 
+    async def beside(self, call: Callable[[], T]) -> T | None:
+        """What a call that blocks answers, in a thread of its own; None when the run is stopped before it ends."""
+        pool = ThreadPoolExecutor(1)
+        waiting = pool.submit(call)
+        pool.shutdown(wait=False)
+        while not waiting.done():
+            if await self.pause(0.1):
+                return None
+        return waiting.result()
+
     async def open_loop(self, arrivals: Iterable[tuple[float, Ask]]) -> None:
         """Each request at its time, in seconds from now; returns when all are answered."""
         start = self.now()
@@ -267,17 +289,23 @@ class Load:
         await self.one(ask, scheduled)
 
     async def _exchange(self, ask: Ask, sample: Sample) -> None:
-        answer: Stream | Whole = (Stream if ask.stream else Whole)(sample, self.target.model)
-        body = ask.body(self.target.model)
+        model = self.target.model
+        answer: Stream | Whole = Stream(sample, model, ask.max_tokens) if ask.stream else Whole(sample, model)
+        body = ask.body(model)
         name = f"bench-{sample.number}-{ask.session.key[-8:]}"
         headers = {self.target.session_header: ask.session.key, "X-Request-ID": name}
         sample.sent = self.now()
-        async with self._http.post(self.target.completions, data=body, headers=headers) as response:
+        url = self.target.completions
+        # To be sent on elsewhere would be another way than the one that is measured.
+        async with self._http.post(url, data=body, headers=headers, allow_redirects=False) as response:
             sample.headers = self.now()
             sample.status = response.status
             sample.backend = response.headers.get("X-Upstream-Addr") or None
             sample.request_id = response.headers.get("X-Request-Id") or name
             if response.status != 200:
+                if (elsewhere := response.headers.get("Location")) is not None:
+                    fail(sample, Failure.STATUS, f"sent on to {elsewhere}")
+                    return
                 said = (await response.content.read(2048)).decode(errors="replace")
                 fail(sample, Failure.STATUS, " ".join(said.split()) or "no body")
                 return
@@ -286,7 +314,13 @@ class Load:
                 fail(sample, Failure.GARBLED, f"{response.content_type} instead of a stream: {' '.join(said.split())}")
                 return
             async for data in response.content.iter_any():
-                answer.feed(data, self.now())
+                at = self.now()
+                answer.feed(data, at)
+                if at - (sample.last or sample.role or sample.headers) > self.timeouts.silent:
+                    fail(sample, Failure.TIMEOUT, f"{self.timeouts.silent:g} s without a token, and it goes on sending")
+                    return
+                if answer.over:
+                    return
         answer.close()
 
     def _start(self, work: Any) -> asyncio.Task[None]:
@@ -308,11 +342,13 @@ class Load:
         self._take(sample)
 
     def _take(self, sample: Sample) -> None:
+        sample.detail = sample.detail and masked(sample.detail, self.target.key.reveal())
         self.samples.append(sample)
         if self.writer is not None:
             self.writer.sample(sample)
         if sample.sent is not None and not sample.warmup:
             self._dispatch.append(sample.sent - sample.scheduled)
+        self.measured += not sample.warmup
         if sample.failed:
             self.errors += 1
             if self.errors > self.limits.errors:
@@ -326,7 +362,7 @@ class Load:
             await asyncio.sleep(BEAT)
             at, used = time.perf_counter(), time.process_time()
             if self.in_flight:
-                self._lags.append(max(0.0, at - due))
+                self._lags += _missed(max(0.0, at - due))
                 self._busy += at - busy_since
                 self._cpu += used - cpu
             busy_since, cpu = at, used

@@ -42,10 +42,10 @@ def user_rate(sample: Sample) -> float | None:
     return sample.completion_tokens / took if took and sample.completion_tokens else None
 
 
-def prefill_rate(sample: Sample) -> float | None:
-    """Prompt tokens per second until the first token."""
-    took = ttft(sample)
-    return sample.prompt_tokens / took if took and sample.prompt_tokens else None
+def prefill_rate(samples: Iterable[Sample]) -> float | None:
+    """Prompt tokens per second until the first token, of all together: the few that there are have no median."""
+    read = [(s.prompt_tokens, took) for s in samples if s.ok and s.prompt_tokens and (took := ttft(s))]
+    return sum(tokens for tokens, _ in read) / sum(took for _, took in read) if read else None
 
 
 def values(samples: Iterable[Sample], measure: Measure) -> list[float]:

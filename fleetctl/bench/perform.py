@@ -23,6 +23,7 @@ from fleetctl.bench.target import Target
 from fleetctl.errors import FleetctlError
 
 WATCH_SECONDS = 2.0
+BLIND = 3  # looks in a row that saw nothing: it cannot be seen
 SETTLE_SECONDS = 1.5  # the balancer's workers add up their counters every half second
 
 Counters = dict[str, dict[str, float]]
@@ -140,13 +141,18 @@ class _Watch:
 
     async def _watch(self) -> None:
         """What is in flight beyond our own: at least that many are somebody else's."""
-        while True:
+        failed, limit, before = 0, self.load.limits.foreign, 0
+        while failed < BLIND:
             mine, asked = self.load.in_flight, self.load.asked
             seen = await self._look(self.eyes.in_flight)
-            if seen is None:
-                return
-            own = max(mine, self.load.in_flight) + self.load.asked - asked
-            self.load.event("foreign", in_flight=max(0, seen - own))
+            failed = failed + 1 if seen is None else 0
+            if seen is not None:
+                own = max(mine, self.load.in_flight) + self.load.asked - asked
+                foreign = max(0, seen - own)
+                self.load.event("foreign", in_flight=foreign)
+                if limit is not None and min(before, foreign) > limit:
+                    self.load.stop(f"{foreign} foreign requests in flight, twice more than {limit} (--max-foreign)")
+                before = foreign
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _look(self, eye: Callable[[], Any]) -> Any:

@@ -22,8 +22,11 @@ def result(run: Run) -> Result:
     if not timed:
         found.notes += [f"its times are not to be trusted: {reason}; its counts are" for reason in run.invalid]
     found.checks.append(_answered(run))
-    if run.measured:
-        JUDGES[run.header.scenario](run, found)
+    judge = JUDGES.get(run.header.scenario)
+    if judge is None:
+        found.notes.append(f"this fleetctl knows no scenario {run.header.scenario}: nothing of it is judged")
+    elif run.measured:
+        judge(run, found)
     _foreign(run, found)
     if stalled := measures.stalls(run.measured):
         found.notes.append(f"{stalled} of {len(run.measured)} requests waited more than a second for their next chunk")

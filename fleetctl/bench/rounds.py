@@ -119,5 +119,6 @@ class CrossCheck:
         texts, rival = Prompts(bench.seed + number), bench.rival
         prompts = [texts.short() for _ in range(self.requests)]
         if rival is not None:
-            figures = await asyncio.get_running_loop().run_in_executor(None, rival, prompts)
-            bench.load.event("vllm", cell=f"round {number}", figures=figures)
+            figures = await bench.load.beside(lambda: rival(prompts))
+            if figures is not None:
+                bench.load.event("vllm", cell=f"round {number}", figures=figures)

@@ -105,6 +105,7 @@ class Sample:
 
 NAMES = tuple(one.name for one in fields(Sample))
 DEFAULTS = {one.name: one.default for one in fields(Sample)}
+TEXTS = ("cell", "session", "home", "backend", "request_id", "detail", "finish")  # all others but two are numbers
 
 
 def encode(sample: Sample) -> dict[str, Any]:
@@ -129,6 +130,13 @@ def decode(document: Mapping[str, Any]) -> Sample:
     values = {name: document[name] for name in NAMES if name in document}
     if values.get("failure") is not None:
         values["failure"] = Failure[str(values["failure"]).upper()]
+    for name, value in values.items():
+        if name == "failure" or (value is None and DEFAULTS[name] is None):
+            continue
+        wanted = str if name in TEXTS else int | float
+        parts = value if name == "gaps" and isinstance(value, list) else [value]
+        if not all(isinstance(one, wanted) for one in parts) or (name == "gaps") is not isinstance(value, list):
+            raise ValueError(f"{name} {value!r}")
     return Sample(**values)
 
 
@@ -199,12 +207,26 @@ class Run:
         return [sample for sample in self.measured if sample.cell == cell]
 
 
+LEAST_OF_A_KEY = 6  # characters
+
+
+def masked(text: str, key: str) -> str:
+    """Without the key, also where the text was cut off within it: the beginning of a key is most of a key."""
+    if not key:
+        return text
+    text = text.replace(key, "***")
+    for length in range(len(key) - 1, LEAST_OF_A_KEY - 1, -1):
+        if text.endswith(key[:length]):
+            return f"{text[:-length]}***"
+    return text
+
+
 class Writer:
     """Writes a run as it happens; `mask` is replaced wherever an answer repeated it (the key)."""
 
     def __init__(self, path: Path, header: Header, mask: str = "") -> None:
         self.path = path
-        self._mask = mask
+        self._mask = json.dumps(mask)[1:-1]  # as it stands in a line
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIOWrapper = path.open("x", encoding="utf-8")
         self._line(header.encode())

@@ -41,6 +41,7 @@ class Bench:
         return cls(load, load.target, seed, Sessions(load.target, seed), Prompts(seed), kill, rival)
 
     def cell(self, name: str, **more: Any) -> None:
+        self.load.begun += 1
         self.load.event("cell", cell=name, **more)
 
     async def warm_up(self, cell: str, sessions: Iterator[Session], users: int, tokens: int) -> None:
@@ -283,7 +284,8 @@ class LongContext:
         for length in self.lengths:
             cell = f"{length} tokens"
             bench.cell(cell, users=1, length=length)
-            asks = (Ask(cell, next(lanes), bench.prompts.of(length), self.tokens) for _ in range(self.times))
+            # Before one is under way: to write a prompt of a megabyte takes longer than the loop may be late.
+            asks = [Ask(cell, next(lanes), bench.prompts.of(length), self.tokens) for _ in range(self.times)]
             await bench.load.closed_loop(1, asks)
 
 

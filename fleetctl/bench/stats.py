@@ -135,7 +135,8 @@ def maximum_at_most(limit: int, n: int, cells: int) -> float:
     """P(no cell holds more than `limit`) when n keys fall fairly into the cells. Exact up to 600 keys.
 
     n! [x^n] (sum over j <= limit of (x/k)^j / j!)^k, scaled by Poisson probabilities so that nothing under- or
-    overflows. Above 600 keys: the cells as if they were independent, which is close and never too small a p.
+    overflows. Above 600 keys: the cells as if they were independent. What lies beyond is a hair too small then: by less
+    than a thousandth of itself where it is a thousandth.
     """
     if limit * cells < n:
         return 0.0
@@ -273,7 +274,7 @@ def paired(first: Sequence[float], second: Sequence[float], confidence: float = 
     """The relative difference of pairs (the same instance under A and under B), by studentised bootstrap.
 
     On logarithms, so that +10 % and its way back are the same distance. The plain percentile bootstrap is wrong in
-    7 to 8 of 100 A/A runs of 16 pairs; the studentised one keeps its 5 (tests/unit/bench/test_stats.py).
+    7 to 8 of 100 A/A runs of 16 pairs; the studentised one keeps its 5 (tests/live/bench/test_stats.py).
     Raises ValueError for lists of unequal length or values that are not above zero.
     """
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]

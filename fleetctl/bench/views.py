@@ -99,13 +99,17 @@ class Recovery:
     """After the kill, in seconds. `recovered`: until the last request that failed was due, 0 when none did.
 
     `answered`: until the first request due after the kill was answered by another backend. `back`: until the killed
-    instance answered again, None when it did not.
+    instance answered again, None when it did not. `late`: those of `failed` that it did not hold: they were due after
+    it was dead. `sessions`: how many were asked after that, `lost`: of how many the last request failed.
     """
 
     failed: int
     recovered: float
     answered: float | None
     back: float | None
+    late: int = 0
+    sessions: int = 0
+    lost: int = 0
 
 
 def recovery(run: Run) -> Recovery | None:
@@ -119,7 +123,17 @@ def recovery(run: Run) -> Recovery | None:
     last = max((s.scheduled for s in failed), default=at)
     taken = [s.end - at for s in own if s.ok and s.backend not in (None, victim) and s.scheduled >= at and s.end]
     again = [s.scheduled - at for s in own if s.ok and s.backend == victim and s.scheduled > at + 0.5]
-    return Recovery(len(failed), max(0.0, last - at), min(taken, default=None), min(again, default=None))
+    dead = next((float(one["at"]) for one in run.events if one.get("what") == "killed"), at)
+    after = {s.session: s for s in sorted(own, key=lambda s: s.scheduled) if s.scheduled > dead}
+    return Recovery(
+        len(failed),
+        max(0.0, last - at),
+        min(taken, default=None),
+        min(again, default=None),
+        late=sum(s.scheduled > dead for s in failed),
+        sessions=len(after),
+        lost=sum(s.failed for s in after.values()),
+    )
 
 
 def hit_rate(run: Run) -> float | None:

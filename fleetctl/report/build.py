@@ -42,4 +42,4 @@ def build(material: Material, language: str, secrets: Iterable[str] = ()) -> Rep
         findings.about,
     )
     report = Report(language, title, lead, tuple(maker(material, words) for maker in makers))
-    return report.changed(mask.of(fleet, secrets))
+    return report.changed(mask.of(fleet, secrets, [one.run.header.url for one in material.runs]))

@@ -8,6 +8,7 @@ from fleetctl.report.document import Code, Figure, Marked, Report, Table
 from fleetctl.report.number import numbered
 from fleetctl.report.words import Words
 
+SHORT = 12  # characters
 KINDS = ((Table, "table"), (Code, "code"), (Figure, "figure"))
 
 
@@ -36,5 +37,7 @@ def _kind(block: Any) -> str:
 
 
 def _cell(cell: Any) -> tuple[str, str]:
-    """Text and class."""
-    return (cell.text, cell.mark.value) if isinstance(cell, Marked) else (cell, "")
+    """Text and classes: its mark, and `short` for words and numbers that are never broken into two lines."""
+    text, mark = (cell.text, cell.mark.value) if isinstance(cell, Marked) else (cell, "")
+    short = "short" if all(len(word) <= SHORT for word in text.split()) else ""
+    return text, f"{mark} {short}".strip()

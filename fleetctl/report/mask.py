@@ -48,11 +48,19 @@ class Masker:
         return IPV6.sub(_address, IPV4.sub(_address, text))
 
 
-def of(fleet: Fleet, secrets: Iterable[str]) -> Masker:
-    """For a fleet: its public_url's host is masked too, when it is a name."""
-    url = fleet.inventory.balancer.public_url
-    host = urlsplit(url).hostname if url else None
-    return Masker(secrets, [host] if host and not _is_address(host) and host != "localhost" else [])
+def of(fleet: Fleet, secrets: Iterable[str], urls: Iterable[str] = ()) -> Masker:
+    """For a fleet: the host of its public_url is masked too, and those of `urls` (ways in that were measured), when
+    they are names and not those of its machines."""
+    own = {"localhost", *(machine.address for machine in fleet.machines.values())}
+    hosts = {_host(url) for url in (fleet.inventory.balancer.public_url, *urls) if url}
+    return Masker(secrets, sorted(host for host in hosts - own if host and not _is_address(host)))
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _forms(secret: str) -> set[str]:

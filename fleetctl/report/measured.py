@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Sequence
 from html import escape, unescape
 from itertools import pairwise
@@ -232,7 +233,9 @@ def _arm(one: NamedRun) -> tuple[Cell, ...]:
     from fleetctl.bench import counters
 
     run = one.run
-    rate = stats.mean(measures.values(run.measured, measures.user_rate))
+    rates = [measures.values(own, measures.user_rate) for own in measures.by_backend(run.measured).values()]
+    # Requests to one instance are no independent runs of it: the interval is that of the instances.
+    rate = stats.mean([statistics.fmean(own) for own in rates if own])
     first = stats.quantile(measures.values(run.measured, measures.ttft), 50).value
     change = counters.change(run.end or {})
     accepted = counters.acceptance(change) if change else None

@@ -156,13 +156,12 @@ def _hardware(material: Material, words: Words) -> Section:
         words(f"hardware.{name}") for name in ("machine", "npus", "hbm", "driver", "cpu", "memory", "os", "net")
     )
     rows = tuple(_machine_row(material, words, machine) for machine in fleet.machines)
-    _, there = _devices(material)
     facts: list[tuple[Cell, ...]] = [
         (
             words("hardware.machines"),
             words("hardware.counted", n=len(fleet.machines), ids="/".join(map(str, fleet.machines))),
         ),
-        (words("hardware.all_npus"), str(there)),
+        (words("hardware.all_npus"), _all_npus(material, words)),
         (words("hardware.all_hbm"), _all_hbm(material)),
         (words("hardware.cluster"), ", ".join(machine.address for machine in fleet.machines.values())),
         (words("hardware.entry"), balancer.public_url or words("picture.no_public")),
@@ -198,6 +197,12 @@ def _machine_row(material: Material, words: Words, machine: int) -> tuple[Cell, 
         f"{get('os')}, {get('kernel')}",
         net or UNKNOWN,
     )
+
+
+def _all_npus(material: Material, words: Words) -> str:
+    """Only what npu-smi showed: the inventory says what there should be."""
+    seen = [len({npu.id for npu in facts.npu.npus}) for facts in material.facts.values() if facts.npu]
+    return words("hardware.seen_npus", n=sum(seen), machines=len(seen)) if seen else words("not_readable")
 
 
 def _all_hbm(material: Material) -> str:

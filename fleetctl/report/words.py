@@ -11,6 +11,7 @@ from fleetctl.report.words_zh import PHRASES as PHRASES_ZH
 from fleetctl.report.words_zh import WORDS as ZH
 
 TABLES: Mapping[str, Mapping[str, str]] = {"en": EN, "zh": ZH}
+_GROUP = re.compile(r"\\(\d)")
 _PHRASES = {"en": (), "zh": tuple((re.compile(pattern), text) for pattern, text in PHRASES_ZH)}
 
 
@@ -32,7 +33,8 @@ class Words:
         """What the program's own English words (verify, bench) are here; what there is no phrase for stays as it is."""
         for pattern, form in _PHRASES[self.language]:
             if match := pattern.fullmatch(text):
-                return match.expand(form)
+                # Phrases within a phrase are said in the same language.
+                return _GROUP.sub(lambda one, found=match: self.said(found[int(one[1])] or ""), form)  # type: ignore[misc]
         return text
 
     def parts(self, text: str, separator: str) -> str:

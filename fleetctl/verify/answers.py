@@ -18,6 +18,7 @@ TOO_LATE = 28  # curl: the time limit was reached
 TOO_LONG = 23  # curl: it could not write on, at 4 MiB
 TOGETHER = 0.001  # seconds; what arrives closer together than this arrived at once
 SHOWN = 60  # characters of a foreign body in a message
+LINE_END = re.compile(r"\r\n|\n|\r")  # of a stream; a text in it may hold what else Python takes for one
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Stream:
 def stream(answer: Answer) -> Stream:
     """The events of a stream, as far as they came."""
     events, done, broken, count = [], False, None, 0
-    for line in answer.body.splitlines():
+    for line in LINE_END.split(answer.body):
         if not line.startswith("data:"):
             continue
         count += 1

@@ -79,6 +79,11 @@ def config(asks: Iterable[Ask], key: str, mark: str, *, insecure: bool = False) 
     return "\nnext\n".join(blocks) + "\n"
 
 
+def key_of_streams(key: str) -> bytes:
+    """What `verify_stream.sh` wants on its standard input: the key as it stands within quotes."""
+    return quoted(key)[1:-1].encode()
+
+
 def stream_config(ask: Ask, *, insecure: bool = False) -> str:
     """One stream for `verify_stream.sh`, which adds the key and the outputs."""
     return "\n".join([*lines(ask, insecure=insecure), f'write-out = "{WRITE_OUT.replace("NUMBER", "0")}"'])

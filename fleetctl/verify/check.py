@@ -75,11 +75,15 @@ def settle(
     *,
     good: str = "",
     sampled: bool = True,
+    soft_counts: bool = False,
     left_out: Mapping[str, str] | None = None,
     next_command: str | None = None,
     unreachable: bool = False,
 ) -> Check:
-    """The check that these looks make. `good`: words of `seen` when all is well; `left_out`: who was not judged."""
+    """The check that these looks make. `good`: words of `seen` when all is well; `left_out`: who was not judged.
+
+    `soft_counts`: what is worth a look only is not among the k of "k of n" either.
+    """
     rows = list(looks)
     hard = [look for look in rows if look.problem is not None and not look.soft]
     soft = [look for look in rows if look.problem is not None and look.soft]
@@ -89,7 +93,7 @@ def settle(
         return Check(id, where, Status.SKIP, expected, reasons or "nothing to look at", left_out=tuple(out))
     status = Status.FAIL if hard else Status.WARN if soft else Status.PASS
     problems = _grouped(hard or soft)
-    seen = _seen(len(rows), len(hard), problems, good if not hard and not soft else "")
+    seen = _seen(len(rows), len(hard) + soft_counts * len(soft), problems, good if not hard and not soft else "")
     if out:
         seen += f" (without {', '.join(out)})"
     failed = frozenset(look.who for look in hard)

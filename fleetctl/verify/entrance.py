@@ -28,6 +28,8 @@ def answers(evidence: Evidence, where: Where) -> Check:
     if unit is not None and unit.active != "active" and not answer.http:
         return skipped("answers", where, expected, f"{balancer.unit} is {unit.active}")
     problem = None if answer.http else answer.words
+    if where is Where.OUTSIDE and evidence.outside_problem is not None:
+        problem = evidence.outside_problem
     look = Look("balancer", problem)
     return settle(
         "answers",

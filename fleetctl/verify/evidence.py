@@ -52,7 +52,8 @@ class Evidence:
 
     `homes`: id of a backend -> sessions that it answers. `trips`: every request that carried a session, by
     door; `first_trips` and `later_trips`: the same sessions before and after a reload. `why`: X-Request-Id -> what the
-    balancer's log says of a request that was answered elsewhere. `no_outside`: why public_url was not asked.
+    balancer's log says of a request that was answered elsewhere. `no_outside`: why public_url was not asked;
+    `outside_problem`: why that did not end.
     """
 
     fleet: Fleet
@@ -71,6 +72,7 @@ class Evidence:
     reloaded: bool = False
     reload_problem: str | None = None
     no_outside: str | None = None
+    outside_problem: str | None = None
 
     def add(self, asks: Iterable[Ask], answers: Iterable[Answer]) -> None:
         self.answers.update((ask.name, answer) for ask, answer in zip(asks, answers, strict=True))

@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import docker, paths
 from fleetctl.errors import UnreachableError
 from fleetctl.fleet import flags
@@ -15,7 +17,7 @@ from fleetctl.fleet.schema import DeviceMode
 from fleetctl.observe.facts import Facts
 from fleetctl.observe.npu_smi import parse_info
 from fleetctl.observe.observe import driver
-from fleetctl.verify.check import Check, Look, Where, settle
+from fleetctl.verify.check import SHOWN, Check, Look, Status, Where, settle
 from fleetctl.verify.evidence import Evidence
 
 M = Where.MACHINES
@@ -51,16 +53,35 @@ def reachable(evidence: Evidence) -> Check:
 
 
 def joined(evidence: Evidence) -> Check:
-    """Instances of the inventory that the balancer knows and sends to. What is out on purpose is worth a look only."""
+    """Instances that the balancer knows and sends to, of those that should be in rotation; all is worth a look only.
+
+    What is out on purpose is named and not counted.
+    """
     table = {peer.id: peer for peer in evidence.peers}
+    stopped = {id: why.removeprefix("was stopped on purpose ") for id, why in evidence.where_stopped.items()}
+    drained = {id: "" for id, peer in table.items() if peer.state is PeerState.HELD and id not in stopped}
     looks = []
     for instance in evidence.fleet.instances:
-        why = evidence.where_stopped.get(instance.id) or evidence.drained.get(instance.id)
-        if instance.id not in table:
-            why = "has not joined the balancer"
-        looks.append(Look(instance.id, why, soft=True))
-    expected = f"all {len(looks)} instances of the inventory in rotation"
-    return settle("joined", M, expected, looks, sampled=False)
+        why = evidence.drained.get(instance.id) if instance.id in table else "has not joined the balancer"
+        if instance.id not in stopped and instance.id not in drained:
+            looks.append(Look(instance.id, why, soft=True))
+    total = len(evidence.fleet.instances)
+    if len(looks) == total:
+        expected = f"all {total} instances of the inventory in rotation"
+        return settle("joined", M, expected, looks, sampled=False, soft_counts=True)
+    expected = f"{len(looks)} of the inventory's {total} instances in rotation"
+    found = settle("joined", M, expected, looks, sampled=False, soft_counts=True)
+    aside = {"stopped on purpose": stopped, "drained on purpose": drained}
+    seen = [found.seen if looks else "0 of 0", *(_aside(what, who) for what, who in aside.items() if who)]
+    said = [f"{id}: {what} {why}".rstrip() for what, who in aside.items() for id, why in who.items()]
+    return replace(found, status=Status.WARN, seen="; ".join(seen), problems=(*found.problems, *said))
+
+
+def _aside(what: str, who: Mapping[str, str]) -> str:
+    """`1 stopped on purpose: 67/2 by ops (fan)`."""
+    listed = [f"{id} {why}".rstrip() for id, why in who.items()]
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return f"{len(listed)} {what}: {', '.join(listed[:SHOWN])}{more}"
 
 
 def units(evidence: Evidence) -> Check:

@@ -5,6 +5,7 @@ Takes no lock and changes nothing, but for the balancer's reload when that is as
 
 from __future__ import annotations
 
+import json
 import re
 import secrets as randomness
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script, Word
 from fleetctl.errors import CommandError, FleetctlError
 from fleetctl.fleet.instance import Instance
+from fleetctl.fleet.secrets import MASK
 from fleetctl.observe.facts import parse_json
 from fleetctl.plan.session import Session
 from fleetctl.remote import here
@@ -36,6 +38,7 @@ MOST = 96  # requests in flight through the balancer
 ROUTE_SESSIONS = 160  # none wrong of 160: at most 1.9 %
 SESSIONS_EACH = 4  # sessions that stand for one backend: a limit per session is not met
 CANDIDATES = 50_000
+LEAST_OF_A_KEY = 8  # characters; what is shorter is a part of other words
 STRAYED = 200  # requests that the balancer's log is asked about
 ID = re.compile(r"[0-9a-f]{32}")
 
@@ -124,7 +127,14 @@ class _Rounds:
         insecure = self.evidence.fleet.inventory.balancer.tls is not None and wanted[0].where is not Where.OUTSIDE
         text = asks.config(wanted, self.evidence.key, mark, insecure=insecure)
         result = run(Script("verify_ask", (mark, parallel)).text, stdin=text.encode(), timeout=LIMIT)
-        self._keep(wanted, answers.parse(result.stdout, mark, len(wanted)))
+        self._keep(wanted, answers.parse(self._masked(result.stdout), mark, len(wanted)))
+
+    def _masked(self, text: str) -> str:
+        """Without the key, which a server may repeat: before anybody cuts a text off in the middle of it."""
+        key = self.evidence.key
+        for form in (key, json.dumps(key)[1:-1]):
+            text = text.replace(form, MASK) if len(key) >= LEAST_OF_A_KEY else text
+        return text
 
     def _keep(self, wanted: Sequence[Ask], found: Sequence[Answer]) -> None:
         """Answers through a balancer are those of the backend that gave them, whoever was meant."""
@@ -289,8 +299,8 @@ class _Rounds:
         insecure = self.evidence.fleet.inventory.balancer.tls is not None
         texts = [asks.stream_config(ask, insecure=insecure) for ask in wanted]
         script = Script("verify_stream", (mark, *texts)).text
-        result = self._on(machine)(script, stdin=self.evidence.key.encode(), timeout=LIMIT)
-        self._keep(wanted, answers.parse_streams(result.stdout, mark, len(wanted)))
+        result = self._on(machine)(script, stdin=asks.key_of_streams(self.evidence.key), timeout=LIMIT)
+        self._keep(wanted, answers.parse_streams(self._masked(result.stdout), mark, len(wanted)))
 
     def _last(self) -> None:
         _, out = gates.direct(self.evidence)
@@ -324,7 +334,7 @@ class _Rounds:
             self.evidence.no_outside = "balancer.public_url is not set" if url is None else "there is no curl here"
             return
         door, model = Door(Where.OUTSIDE, url.rstrip("/")), fleet.inventory.model.name
-        wanted = list(questions.front(door, None, fleet))
+        wanted: list[Ask] = []
         usable = [id for id in self.evidence.homes if id not in out]
         for id in usable:
             wanted += self._through(door, id, questions.auth(door, id, model))
@@ -332,7 +342,13 @@ class _Rounds:
             seed = int(self.seed, 16) % 1_000_000
             every = chain(questions.behaviour(door, id, fleet, seed), [questions.stream(door, id, model)])
             wanted += self._through(door, id, every)
-        self._ask(here.run, wanted, AT_ONCE)
+        try:
+            self._ask(here.run, list(questions.front(door, None, fleet)), AT_ONCE)
+            if self.evidence.answer(Where.OUTSIDE, "balancer", "health").http:
+                self._ask(here.run, wanted, AT_ONCE)
+        except CommandError as error:
+            # A gateway that swallows requests is a red line of its own, and all else has been seen.
+            self.evidence.outside_problem = error.cause
 
     def _reload(self) -> None:
         fleet = self.evidence.fleet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def argv(place: Path) -> list[str]:
 
 def test_prompts_go_in_and_the_result_comes_out_and_the_key_is_no_argument(place: Path) -> None:
     words = argv(place)
-    script = Script("bench_vllm", ("qwen38-tp2-0", str(place / "key"), 60, *words))
+    script = Script("bench_vllm", ("qwen38-tp2-0", str(place / "key"), 60, "mark", *words))
     done = run(place, script, cross.lines(["one", "two", "three"]))
     assert done.returncode == 0, done.stderr
     assert cross.figures(done.stdout.decode(), 3)["tok/s"] == 400
@@ -73,7 +74,7 @@ def test_prompts_go_in_and_the_result_comes_out_and_the_key_is_no_argument(place
 
 
 def test_what_vllm_says_when_it_fails_is_what_is_said(place: Path) -> None:
-    script = Script("bench_vllm", ("qwen38-tp2-0", str(place / "key"), 60, *argv(place)))
+    script = Script("bench_vllm", ("qwen38-tp2-0", str(place / "key"), 60, "mark", *argv(place)))
     done = run(place, script, cross.lines(["one"]), BREAK="yes")
     assert done.returncode == 1
     assert "cannot load tokenizer" in done.stderr.decode()
@@ -84,3 +85,23 @@ def test_a_container_without_vllm_has_no_options(place: Path) -> None:
     done = run(place, Script("bench_help", ("qwen38-tp2-0",)))
     assert done.returncode == 0
     assert done.stdout == b""
+
+
+def test_what_nobody_waits_for_any_more_is_ended_and_nothing_else_is(place: Path) -> None:
+    words = argv(place)
+    (place / "vllm").write_text('#!/bin/sh\nsleep 61 &\necho started >>"$SEEN"\nwait\n')
+    environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}", "SEEN": str(place / "seen")}
+    started = []
+    for mark in ("one", "another"):
+        script = Script("bench_vllm", ("qwen38-tp2-0", str(place / "key"), 60, mark, *words))
+        one = subprocess.Popen(["sh", "-c", script.text], stdin=subprocess.DEVNULL, env=environment)
+        started.append(one)
+    try:
+        while (place / "seen").read_text().count("started") < 2:
+            time.sleep(0.05)
+        assert run(place, Script("bench_vllm_stop", ("qwen38-tp2-0", "one"))).returncode == 0
+        assert started[0].wait(20) != 0
+        assert started[1].poll() is None
+    finally:
+        run(place, Script("bench_vllm_stop", ("qwen38-tp2-0", "another")))
+        started[1].wait(20)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from fleetctl.bench import load as engine
 from fleetctl.bench import measures
@@ -59,7 +60,9 @@ def test_an_answer_in_one_piece_has_no_first_token() -> None:
         ("401", Failure.STATUS, "no such key"),
         ("empty", Failure.GARBLED, "no events"),
         ("html", Failure.GARBLED, "text/html instead of a stream: <html>Welcome"),
-        ("endless", Failure.TIMEOUT, "not done within 0.4 s"),
+        ("endless", Failure.TIMEOUT, "0.2 s without a token"),
+        ("babble", Failure.GARBLED, "it does not end: more than 80 chunks for max_tokens 8"),
+        ("moved", Failure.STATUS, "sent on to /v1/chat/completions"),
         ("silent", Failure.TIMEOUT, "0.2 s of silence within the answer"),
         ("hang", Failure.TIMEOUT, "0.2 s of silence before the answer"),
         ("json", Failure.GARBLED, "not JSON"),
@@ -76,6 +79,18 @@ def test_every_bad_answer_is_one_failure_with_its_reason(fault: str, failure: Fa
     sample = single(Fake(fault=fault), timeouts=Timeouts(connect=1, silent=0.2, total=0.4))
     assert sample.failure is failure
     assert words in (sample.detail or "")
+
+
+def test_a_stream_that_is_merely_slow_is_none_that_does_not_end() -> None:
+    sample = single(Fake(first_after=0.15, every=0.15), tokens=8, timeouts=Timeouts(connect=1, silent=0.3, total=5))
+    assert sample.ok
+
+
+def test_an_answer_in_one_piece_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetctl.bench.answer.LONGEST_LINE", 1000)
+    sample = single(Fake(), tokens=800, stream=False)
+    assert sample.failure is Failure.GARBLED
+    assert "more than" in (sample.detail or "")
 
 
 def test_a_server_that_is_down_is_no_connection() -> None:
@@ -214,6 +229,39 @@ def test_the_key_is_in_no_sample_even_when_the_server_repeats_it(tmp_path: Path)
     assert KEY not in path.read_text()
 
 
+@pytest.mark.parametrize("cut", range(1, len(KEY) + 1))
+def test_a_key_that_is_cut_off_with_the_text_around_it_is_masked_too(tmp_path: Path, cut: int) -> None:
+    """A body is shown as far as 300 characters: what is left of the key at their end is still most of the key."""
+    path = tmp_path / "run.jsonl"
+    fake = Fake()
+    text = "x " * 200
+    text = text[: 300 - cut] + KEY
+
+    async def refused(*words: Any) -> web.Response:
+        return web.Response(status=401, text=text)
+
+    fake._answer = refused  # type: ignore[method-assign]
+
+    async def work(load: Load) -> None:
+        await load.single(ask())
+
+    writer = Writer(path, Header("smoke", 1, {}, MODEL, "http://x"), mask=KEY)
+    (sample,) = loaded(fake, work, writer=writer).samples
+    writer.end({"partial": False})
+    for said in (path.read_text(), sample.detail or ""):
+        assert KEY[:6] not in said
+    assert len(sample.detail or "") <= 310
+
+
+def test_a_key_with_quotes_in_it_is_masked_as_json_writes_it(tmp_path: Path) -> None:
+    path, key = tmp_path / "run.jsonl", 'sk-"quoted"\\0123'
+    writer = Writer(path, Header("smoke", 1, {}, MODEL, "http://x"), mask=key)
+    writer.event(0.0, f"said {key}")
+    writer.end({"partial": False})
+    assert "0123" not in path.read_text()
+    assert read(path).events[0]["what"] == "said ***"
+
+
 def test_a_busy_client_marks_its_own_run_as_invalid() -> None:
     quiet = SelfCheck.of([0.0004] * 1000, 0.2, [0.0002] * 400)
     assert quiet.reasons == []
@@ -235,6 +283,25 @@ def test_a_blocked_event_loop_is_noticed() -> None:
         await asyncio.gather(load.closed_loop(4, (ask(number, tokens=100) for number in range(8))), block())
 
     assert loaded(Fake(every=0.004), work).self_check().reasons
+
+
+def test_a_loop_that_seldom_stands_still_but_long_is_noticed_by_its_time_and_not_by_its_count() -> None:
+    """One beat of 50 is late, and two thirds of all that came, came while the loop stood still."""
+
+    async def work(load: Load) -> None:
+        async def block() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0.25)
+                end = load.now() + 0.5
+                while load.now() < end:
+                    pass
+
+        await asyncio.gather(load.closed_loop(4, (ask(number, tokens=600) for number in range(4))), block())
+
+    check = loaded(Fake(every=0.005), work).self_check()
+    assert check.lag is not None
+    assert check.lag > 0.3
+    assert any("event loop" in reason for reason in check.reasons)
 
 
 def test_poisson_arrivals_are_those_of_their_rate_and_seed() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,6 +114,31 @@ def test_the_two_clients_take_turns_with_the_same_questions(tmp_path: Path) -> N
     assert {sample.backend for sample in run.measured} == {"10.0.0.69:8001"}
     assert len(cross.agreement(run)) == 4
     assert {row[-1] for row in result(run).tables[0].rows} == {6}
+
+
+def test_ctrl_c_does_not_wait_for_the_rival(tmp_path: Path) -> None:
+    """It takes half an hour at worst, and a second Ctrl-C would leave no last line."""
+    asked, over, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def rival(prompts: Sequence[str]) -> dict[str, float]:
+        asked.set()
+        over.wait(20)
+        ended.set()
+        return {}
+
+    def interrupt() -> None:
+        asked.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    check = CrossCheck(backend="69/1", users=1, requests=2, tokens=4, times=2)
+    try:
+        run = performed(Fake(), check, tmp_path / "run.jsonl", eyes=Eyes(rival=rival))
+        assert not ended.is_set()
+    finally:
+        over.set()
+    assert run.partial == "interrupted"
+    assert len(run.measured) == 2
 
 
 def test_a_rival_that_cannot_measure_ends_the_run_in_order(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from fleetctl.bench import perform as perform_module
 from fleetctl.bench import scenarios, views
 from fleetctl.bench.load import Limits, Timeouts
 from fleetctl.bench.perform import Eyes
 from fleetctl.bench.plot import plots
+from fleetctl.bench.progress import share
 from fleetctl.bench.results import result
 from fleetctl.bench.rounds import Round
 from fleetctl.bench.samples import Backend, Run, read
@@ -241,6 +243,42 @@ def test_foreign_traffic_is_counted_and_said(path: Path) -> None:
     assert check(perfect(blind), "no foreign traffic").verdict == "unknown"
 
 
+def test_a_look_that_failed_does_not_end_the_watch_over_foreign_traffic(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perform_module, "WATCH_SECONDS", 0.05)
+    looks = iter([0, None, None])
+    run = performed(
+        Fake(), scenarios.Soak(rate=10, seconds=2, window=1, tokens=2), path, eyes=Eyes(lambda: next(looks, 900))
+    )
+    seen = [event["in_flight"] for event in run.events if event["what"] == "foreign"]
+    assert max(seen) > 800
+    assert check(perfect(run), "no foreign traffic").verdict == "warn"
+
+
+def test_where_nothing_can_be_seen_nobody_goes_on_looking(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perform_module, "WATCH_SECONDS", 0.01)
+    looks: list[None] = []
+    performed(
+        Fake(), scenarios.Soak(rate=10, seconds=1, window=1, tokens=2), path, eyes=Eyes(lambda: looks.append(None))
+    )
+    assert len(looks) == perform_module.BLIND
+
+
+def test_a_run_stops_when_others_come_in_numbers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perform_module, "WATCH_SECONDS", 0.05)
+    # Once is a moment in which two clocks disagree; twice in a row is traffic.
+    looks = iter([500, 0, 500, 0, 500, 500])
+    soak = scenarios.Soak(rate=10, seconds=20, window=1, tokens=2)
+    run = performed(Fake(), soak, path, eyes=Eyes(lambda: next(looks, 0)), limits=Limits(foreign=200))
+    assert "foreign requests in flight" in (run.partial or "")
+    assert "--max-foreign" in (run.partial or "")
+    assert next(looks, None) is None
+    other = path.with_name("other.jsonl")
+    few = performed(Fake(), scenarios.Distribution(keys=60), other, eyes=Eyes(lambda: 500), limits=Limits(foreign=600))
+    assert few.partial is None
+
+
 def test_engine_counters_are_set_beside_the_clients_figures(path: Path) -> None:
     pages = iter((0.0, 1.0))
 
@@ -313,3 +351,29 @@ def test_bad_choices_are_refused_with_what_there_is() -> None:
     with pytest.raises(UsageError, match="two backends"):
         scenarios.Mixed().settled(Fake(backends=1).target())
     assert scenarios.Scaling().settled(target).users == (1, 2, 4, 8, 16, 32, 64)
+
+
+def test_what_is_said_to_be_done_grows_and_is_all_at_the_end(path: Path) -> None:
+    small = (
+        scenarios.Distribution(keys=60),
+        scenarios.Affinity(sessions=8),
+        scenarios.Instance(backend="69/1", users=(1, 2), tokens=8, seconds=0.6),
+        scenarios.Sequential(requests=30, tokens=40),
+        scenarios.Scaling(users=(1, 2), tokens=8, seconds=0.6, passes=2),
+        scenarios.Soak(rate=20, seconds=2, window=1, tokens=4),
+        scenarios.LongContext(lengths=(600,), times=2, tokens=2),
+        Round({"69/0": 3, "69/1": 5}, (3, 5), 1, 2, 8, (600,), 4, 4, "0123abcd"),
+    )
+    for one in small:
+        shares: list[float] = []
+        loads: list[Any] = []
+
+        def tick(load: Any, one: Any = one, shares: list[float] = shares, loads: list[Any] = loads) -> None:
+            shares.append(share(one, load.measured, load.begun, load.now()) or 0.0)
+            loads[:] = [load]
+
+        performed(Fake(), one, path.with_name(f"{one.name}.jsonl"), tick=tick)
+        assert shares == sorted(shares), one.name
+        assert all(0 <= value <= 1 for value in shares), one.name
+        end = loads[0]
+        assert (share(one, end.measured, end.begun, end.now()) or 0) > 0.7, one.name

@@ -41,7 +41,7 @@ def ask(wanted: list[Ask], parallel: int = 16, key: str = KEY) -> list[Answer]:
 
 def stream(wanted: list[Ask], key: str = KEY) -> list[Answer]:
     script = Script("verify_stream", (MARK, *map(asks.stream_config, wanted))).text
-    result = here.run(script, stdin=key.encode(), timeout=60)
+    result = here.run(script, stdin=asks.key_of_streams(key), timeout=60)
     assert result.rc == 0, result.stderr
     return answers.parse_streams(result.stdout, MARK, len(wanted))
 
@@ -193,7 +193,35 @@ def test_a_stream_that_never_ends_ends_here_and_fills_no_disk(chunk: bytes) -> N
         (asked,) = ask([wanted])
     for answer in (live, asked):
         assert behaviour.stream_problem(answer) is not None
-        assert len(answer.body) <= 65536
+        assert len(answer.body) <= 262144
+
+
+def test_the_counters_of_an_engine_that_has_served_for_weeks_come_back_whole() -> None:
+    """A page of vLLM 0.32 is 59 kB when it starts; names, handlers, statuses and long counters make it longer."""
+    page = b"".join(b'http_requests_total{handler="/v1/%d"} 1.0\n' % number for number in range(4000))
+    page += b"vllm:spec_decode_num_draft_tokens_total 1234567.0\n"
+    assert len(page) > 150_000
+    with answering(plain(page, kind="text/plain")) as door:
+        (answer,) = ask([door.ask("x", "metrics", "/metrics")])
+    assert answers.metric(answer.body, "vllm:spec_decode_num_draft_tokens") == 1234567.0
+
+
+def test_a_key_with_quotes_in_it_arrives_as_it_is() -> None:
+    seen: list[bytes] = []
+    key = 'sk-"a\\b"'
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            seen.append(self.request.recv(65536))
+            self.request.sendall(plain(b"{}"))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        door = Door(Where.DIRECT, f"http://127.0.0.1:{server.server_address[1]}")
+        ask([door.ask("x", "models", "/v1/models")], key=key)
+        stream([door.chat("x", "stream", {"stream": True})], key=key)
+        server.shutdown()
+    assert [f"Authorization: Bearer {key}".encode() in request for request in seen] == [True, True]
 
 
 def test_a_body_that_looks_like_our_own_output_fools_nobody() -> None:

@@ -97,6 +97,8 @@ class Fake:
             return web.Response()
         if fault == "hang":
             await asyncio.sleep(60)
+        if fault == "moved":
+            return web.Response(status=308, headers={**headers, "Location": "/v1/chat/completions"})
         if not body["stream"]:
             return self._whole(body, headers)
         return await self._stream(request, body, headers, fault)
@@ -155,6 +157,10 @@ class Fake:
             while True:
                 await response.write(b": still here\n\n")
                 await asyncio.sleep(0.02)
+        if fault == "babble":
+            while True:
+                await response.write(b'data: {"choices": [{"delta": {"content": "word "}}]}\n\n')
+                await asyncio.sleep(0.001)
         if fault == "silent":
             await asyncio.sleep(60)
         if fault == "json":

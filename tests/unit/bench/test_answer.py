@@ -38,7 +38,7 @@ GOOD = [
 def read(pieces: list[bytes]) -> Sample:
     """Piece n comes at second n."""
     sample = Sample(1, "cell", "session", 0.0)
-    stream = Stream(sample, MODEL)
+    stream = Stream(sample, MODEL, max_tokens=1000)
     for at, piece in enumerate(pieces):
         stream.feed(piece, float(at))
     stream.close()

@@ -106,3 +106,28 @@ def test_the_passes_of_a_level_are_compared_together() -> None:
         both.append(one)
     found = compare(*both)
     assert {row.cell for row in found.rows} == {"c=4"}
+
+
+def test_a_run_beside_itself_is_refused() -> None:
+    found = compare(run(seed=1, started="2026-01-02T03:04:05Z"), run(seed=1, started="2026-01-02T03:04:05Z"))
+    assert found.rows == []
+    assert "the same run twice" in found.refused
+
+
+def test_answers_of_another_length_than_asked_are_other_work() -> None:
+    short = run(seed=2)
+    short.samples[5] = replace(short.samples[5], completion_tokens=60)
+    found = compare(run(seed=1), short)
+    assert found.rows == []
+    assert found.refused == ["B gave other lengths than asked: 1 of 64 answers"]
+
+
+def test_what_could_not_be_seen_or_was_measured_with_something_else_is_noted() -> None:
+    first, second = run(seed=1), run(seed=2)
+    assert first.end is not None
+    first.end["foreign_requests"] = None
+    second.header.versions = {"fleetctl": "1", "aiohttp": "4"}
+    found = compare(first, second)
+    assert found.refused == []
+    assert "whether others used the fleet meanwhile could not be seen: A" in found.notes
+    assert "measured with something else: aiohttp: None -> 4" in found.notes

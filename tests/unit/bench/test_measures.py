@@ -18,13 +18,14 @@ def test_latencies_count_from_when_a_request_was_due() -> None:
     assert measures.latency(late) == pytest.approx(1.0)
     assert measures.tpot(late) == pytest.approx(0.9 / 99)
     assert measures.user_rate(late) == pytest.approx(100)
-    assert measures.prefill_rate(late) == pytest.approx(500)
+    assert measures.prefill_rate([late]) == pytest.approx(500)
 
 
 def test_what_did_not_come_is_none_and_never_zero() -> None:
     nothing = Sample(1, "c", "s", 0.0, failure=Failure.CONNECT)
-    for measure in (measures.ttft, measures.ttfo, measures.tpot, measures.user_rate, measures.prefill_rate):
+    for measure in (measures.ttft, measures.ttfo, measures.tpot, measures.user_rate):
         assert measure(nothing) is None
+    assert measures.prefill_rate([nothing]) is None
     assert measures.values([nothing, sample(1)], measures.ttft) == [pytest.approx(0.1)]
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleetctl.bench.results import result
 from fleetctl.bench.samples import Backend, Failure, Header, Sample, Writer, decode, encode, read
 from fleetctl.errors import UsageError
 
@@ -92,6 +93,29 @@ def test_anything_else_is_refused_with_its_reason(tmp_path: Path, text: str, wor
         read(path)
     with pytest.raises(UsageError, match="No such file"):
         read(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "edited", ['"scheduled":"soon"', '"first":"soon"', '"gaps":["x"]', '"completion_tokens":"many"', '"session":7']
+)
+def test_a_sample_whose_figures_are_none_is_refused_and_not_counted_with(tmp_path: Path, edited: str) -> None:
+    path = tmp_path / "run.jsonl"
+    writer = Writer(path, header())
+    writer.end({"partial": False})
+    line = '{"kind":"sample","number":1,"cell":"c","session":"s","scheduled":0.5}'
+    path.write_text(f"{path.read_text()}{line[:-1]},{edited}}}\n")
+    with pytest.raises(UsageError, match="not a file of samples"):
+        read(path)
+
+
+def test_a_scenario_that_a_later_fleetctl_knows_is_shown_as_far_as_this_one_can(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    writer = Writer(path, Header("tomorrow", 7, {}, "m", "http://x"))
+    writer.sample(Sample(1, "c", "s", 0.6, end=1.0))
+    writer.end({"partial": False})
+    found = result(read(path))
+    assert found.checks[0].verdict == "ok"
+    assert found.notes == ["this fleetctl knows no scenario tomorrow: nothing of it is judged"]
 
 
 def test_interrupted_requests_and_warm_up_are_no_failures_and_not_measured() -> None:

@@ -11,7 +11,7 @@ from fleetctl.fleet.fleet import Fleet
 from fleetctl.plan.history import Command, OnMachine
 from fleetctl.report import html, markdown
 from fleetctl.report.build import build
-from fleetctl.report.mask import ADDRESS, HOST, SECRET, Masker
+from fleetctl.report.mask import ADDRESS, HOST, SECRET, Masker, of
 from fleetctl.report.material import Software
 from tests.unit.report.world import SOFTWARE, WHEN, material
 
@@ -53,6 +53,28 @@ def test_the_public_host_is_masked_as_a_word_and_not_within_others() -> None:
     assert masker("https://models.example.com:443/v1") == f"https://{HOST}:443/v1"
     assert masker("https://Models.Example.com/") == f"https://{HOST}/"
     assert masker("notmodels.example.community") == "notmodels.example.community"
+
+
+def test_the_host_that_was_measured_is_masked_too_and_the_machines_own_names_are_not(fleet: Fleet) -> None:
+    """`bench --url` may name another way in than balancer.public_url."""
+    urls = ["https://lb.example.org:443", "http://10.255.254.69:2219", "http://localhost:1", "http://[half"]
+    masker = of(fleet, [], urls)
+    assert masker("at https://lb.example.org:443 and 10.255.254.69 and localhost") == (
+        f"at https://{HOST}:443 and 10.255.254.69 and localhost"
+    )
+    first = fleet.machines[69].model_copy(update={"address": "node69.cluster"})
+    named = Fleet(
+        fleet.inventory.model_copy(update={"machines": [first, *list(fleet.machines.values())[1:]]}), fleet.path
+    )
+    assert of(named, [], ["http://node69.cluster:2219"])("node69.cluster") == "node69.cluster"
+
+
+def test_what_a_run_was_measured_through_is_nowhere_in_a_report(fleet: Fleet) -> None:
+    one = material(fleet)
+    run = one.runs[0].run
+    header = replace(run.header, url="https://lb.example.org:443")
+    shown = replace(one, runs=(replace(one.runs[0], run=replace(run, header=header)),))
+    assert "lb.example.org" not in html.render(build(shown, "en"))
 
 
 def test_a_planted_key_is_nowhere_in_either_language_or_form(fleet: Fleet) -> None:

@@ -133,6 +133,17 @@ def test_machines_that_do_not_answer_are_said_and_the_report_still_comes(fleet: 
     assert html.render(report)
 
 
+@pytest.mark.parametrize(
+    ("gone", "shown"),
+    [((), "32 (n = 4 machines)"), ((67, 66), "16 (n = 2 machines)"), ((69, 68, 67, 66), "could not be read")],
+)
+def test_npus_that_nobody_saw_are_not_counted(fleet: Fleet, gone: tuple[int, ...], shown: str) -> None:
+    """The inventory says how many there should be; the table is about what the machines say."""
+    part = section(build(material(fleet, errors=unreachable(*gone)), "en"), "hardware")
+    table = next(block for block in part.blocks if isinstance(block, Table))
+    assert dict(table.rows)["NPUs in all"] == shown
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_fleet_of_which_nobody_answers_has_a_report_that_knows_nothing(fleet: Fleet, language: str) -> None:
     given = material(
@@ -221,6 +232,24 @@ def test_two_lengths_of_speculation_are_compared_and_one_is_not(whole: Material)
     assert "MTP 3 (A) against MTP 4 (B)" in said
     assert "A better" in said
     assert "A better" in texts(section(report, "mtp-conclusion"))
+
+
+def test_the_interval_of_an_arm_is_that_of_its_instances_and_not_of_their_requests(whole: Material) -> None:
+    """Eight instances, four of them a fifth slower: eight requests each say nothing that one would not."""
+    arms = []
+    for tokens in (3, 4):
+        samples = []
+        for number in range(64):
+            took = 1.0 if number % 2 else 1.2
+            samples.append(sample(number, last=number + took, end=number + took, scheduled=float(number)))
+        one = run(samples, fleet="qwen38", started=WHEN, tokens=tokens)
+        arms.append(NamedRun(f"{tokens}.jsonl", one))
+    part = section(build(replace(whole, runs=tuple(arms)), "en"), "mtp-compared")
+    table = next(block for block in part.blocks if isinstance(block, Table))
+    row = [cell if isinstance(cell, str) else cell.text for cell in table.rows[0]]
+    low, high = map(float, row[4].split(" - "))
+    assert float(row[3]) == pytest.approx(91.7, abs=0.1)
+    assert high - low == pytest.approx(14.9, abs=0.2)
 
 
 def test_runs_that_may_not_be_compared_are_refused_with_the_reason(whole: Material) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fleetctl.bench.samples import Writer, encode
 from fleetctl.cli import report as command
-from fleetctl.cli.change import Options
+from fleetctl.cli.options import Options
 from fleetctl.commands.script import Script
 from fleetctl.errors import UsageError
 from fleetctl.report.material import software

@@ -70,3 +70,26 @@ def test_counters_are_summed_over_labels_with_and_without_total() -> None:
     assert metric(page, "vllm:x") == 7
     assert metric("vllm:x 2", "vllm:x") == 2
     assert metric(page, "vllm:y") is None
+
+
+def test_half_a_character_is_shown_as_one_that_is_broken_and_can_be_printed() -> None:
+    body = '{"choices": [{"message": {"content": "a \\ud83d b \\ud83d\\ude00"}}]}'
+    said = answers.message(Answer(200, body=body))["content"]
+    assert said == "a \ufffd b \U0001f600"
+    said.encode()
+    (event,) = stream(Answer(200, body=f"data: {body}\n\n")).events
+    assert "\ufffd" in event["choices"][0]["message"]["content"]
+
+
+def test_json_that_is_nested_a_thousand_deep_is_none() -> None:
+    for body in ("[" * 60_000, '{"a":' * 60_000):
+        assert gates.completion_problem(Answer(200, body=body)) is not None
+        assert behaviour.stream_problem(Answer(200, body=f"data: {body}\n\n")) is not None
+
+
+def test_only_line_ends_end_a_line_of_a_stream() -> None:
+    """A text may hold the separators of Unicode, which end lines in Python and nowhere else."""
+    event = '{"choices": [{"delta": {"content": "a\u2028b\u0085c"}}]}'
+    for end in ("\n\n", "\r\n\r\n", "\r\r"):
+        found = stream(Answer(200, body=f"data: {event}{end}data: [DONE]{end}"))
+        assert (found.broken, found.done, found.content) == (None, True, "a\u2028b\u0085c")

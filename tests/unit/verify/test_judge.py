@@ -458,9 +458,29 @@ def test_an_instance_stopped_on_purpose_is_worth_a_look_and_not_asked(fleet: Fle
     evidence.facts[67] = replace(evidence.facts[67], stopped=stopped)
     found = judged(evidence)
     assert {id for (id, _), check in found.items() if check.status is Status.FAIL} == set()
-    assert found[("joined", M)].status is Status.WARN
-    assert "stopped on purpose by ops (fan)" in found[("joined", M)].seen
+    joined = found[("joined", M)]
+    assert joined.status is Status.WARN
+    assert joined.expected == "7 of the inventory's 8 instances in rotation"
+    assert joined.seen == "7 of 7; 1 stopped on purpose: 67/2 by ops (fan)"
+    assert joined.problems == ("67/2: stopped on purpose by ops (fan)",)
     assert found[("health", D)].n == 7
+
+
+def test_an_instance_that_somebody_drained_is_not_counted_as_in_rotation(fleet: Fleet) -> None:
+    world = World(fleet, table=peers.of(fleet, {"67/2": PeerState.HELD, "67/1": PeerState.DRAIN}, fleet.machines))
+    joined = judged(world.evidence())[("joined", M)]
+    assert joined.status is Status.WARN
+    assert joined.seen == "6 of 7; 67/1: is drain in the table; 1 drained on purpose: 67/2"
+
+
+def test_a_fleet_that_is_stopped_on_purpose_is_worth_a_look(fleet: Fleet) -> None:
+    evidence = World(fleet, table=peers.of(fleet, {i.id: PeerState.OFF for i in fleet.instances}, [69, 67])).evidence()
+    for machine in fleet.machines:
+        stopped = {i.name: Stopped("ops", "2026-08-29T00:00:00Z", "") for i in fleet.on(machine)}
+        evidence.facts[machine] = replace(evidence.facts[machine], stopped=stopped)
+    joined = judged(evidence)[("joined", M)]
+    assert joined.status is Status.WARN
+    assert joined.seen == "0 of 0; 8 stopped on purpose: 69/0 by ops, 69/1 by ops, 69/2 by ops and 5 more"
 
 
 def test_machines_that_have_not_joined_are_worth_a_look(fleet: Fleet) -> None:
