@@ -47,10 +47,10 @@ class UsageError(FleetctlError):
 
 
 class InventoryError(UsageError):
-    """The inventory is wrong; carries every problem at once."""
+    """The inventory is wrong; carries every problem at once. `mend`: what to do before the next `fleetctl check`."""
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems), next_command="fleetctl check")
+    def __init__(self, problems: list[str], mend: str) -> None:
+        super().__init__("\n".join(problems), next_command=mend)
         self.problems = problems
 
 

@@ -11,6 +11,7 @@ export LOGNAME=ops
 
 "$python" scripts/small_lab.py inventory.yaml "$work/inventory.yaml" screens 10.255.226 3492
 end() {
+	cd "$root"
 	"$fleetctl" lab down -i "$work/inventory.yaml" || true
 	rm -rf "$work"
 }
@@ -18,7 +19,9 @@ trap end EXIT
 "$fleetctl" lab up --fresh -i "$work/inventory.yaml"
 settings=$("$fleetctl" lab env -i "$work/inventory.yaml")
 eval "$settings"
-cd "$work"
+# Where the lab's inventory is: what is shown of it has no path of this box.
+cd "${FLEETCTL_INVENTORY%/*}"
+unset FLEETCTL_INVENTORY
 mkdir -p "$out"
 
 "$fleetctl" rollout --mtp 4 --yes

@@ -74,6 +74,8 @@ mark() { # KIND NAME REASON: what `fleetctl status` shows
 }
 
 audit() { # REST-OF-THE-LINE
+	# After half a line, which a full disk left, a new one begins.
+	if [ -n "$(tail -c 1 "$kept/audit.log" 2>/dev/null)" ]; then echo >>"$kept/audit.log"; fi
 	printf '{"schema":1,"run":"w%s-%s",%s,"when":"%s"}\n' "$now" "${look##*.}" "$1" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
 		>>"$kept/audit.log"
 }
@@ -113,7 +115,7 @@ act() ( # ID NAME RUN HOW WHY
 		mv -f "$look/restarts" "$memory/$name.restarts"
 		echo "$now $run" >"$memory/$name.back"
 		# After a kill systemd brings it back by itself, RestartSec later, when its memory is free.
-		if [ "$how" != hung ] || [ "$(docker inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true ]; then
+		if [ "$how" != hung ] || [ "$(timeout 10 docker inspect -f '{{.State.Running}}' "$name" 2>/dev/null)" = true ]; then
 			systemctl restart --no-block "$name.service"
 		fi
 	fi

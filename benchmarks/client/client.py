@@ -80,7 +80,7 @@ def ours(url: str, streams: int) -> dict[str, Any]:
         target = Target(url.removesuffix("/v1/chat/completions"), Secret("sk-bench"), "clock", ())
         async with Load(target) as run:
             origin.append(time.perf_counter() - run.now())
-            asks = [Ask("c", Session(f"s{n}", None), "x", 1) for n in range(streams)]
+            asks = [Ask("c", Session(f"s{n}", None), "x", 240) for n in range(streams)]
             await run.closed_loop(streams, asks)
             failed = sum(not sample.ok for sample in run.samples)
             return {**asdict(run.self_check()), "failed": failed}

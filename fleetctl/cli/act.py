@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleetctl.cli.change import Options, around, carry_out, with_session
-from fleetctl.errors import CommandError, UsageError
+from fleetctl.cli.change import around, carry_out, with_session
+from fleetctl.cli.options import Options
+from fleetctl.errors import CommandError, UnreachableError, UsageError
 from fleetctl.fleet import targets
 from fleetctl.fleet.fleet import Fleet
+from fleetctl.observe.facts import Facts
 from fleetctl.plan import actions, checks
 from fleetctl.plan.operation import Plan
 from fleetctl.plan.session import Session, now, who
@@ -41,6 +43,8 @@ def act(
         own = {instance.machine for instance in chosen.instances}
         needed = around(session.fleet, own)
         session.observe(needed)
+        if chosen.instances and verb in ("restart", "start", "stop"):
+            do_without(session, own, balancer_lost=options.balancer_lost)
         session.require({*own, session.fleet.inventory.balancer.machine})
         session.require(needed)
         if verb in ("restart", "start"):
@@ -48,6 +52,20 @@ def act(
         return carry_out(options, session, _plan(session, verb, command, chosen, now_=now, reason=reason))
 
     return with_session(options, machines, go, changes=command)
+
+
+def do_without(session: Session, own: set[int], *, balancer_lost: bool) -> None:
+    """Of the source nothing is needed here, of the balancer nothing once the person says that it is dead: nobody drains
+    what nobody sends to. Only of machines that do not answer at all."""
+    balancer, source = session.fleet.inventory.balancer.machine, session.fleet.inventory.source
+    for machine in {balancer, source} - own:
+        error = session.errors.get(machine)
+        if type(error) is not UnreachableError or (machine == balancer and not balancer_lost):
+            continue
+        words = "nobody is drained, and its table stays as it is" if machine == balancer else "it is only the source"
+        session.say("observe", f"without {machine} ({error.cause}): {words}")
+        session.facts[machine] = Facts(machine)
+        del session.errors[machine]
 
 
 def _refuse_what_cannot_start(session: Session, chosen: targets.Targets, command: str) -> None:

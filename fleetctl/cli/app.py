@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -11,27 +12,28 @@ from typing import Annotated, Any, Optional
 import typer
 
 from fleetctl import __version__
-from fleetctl.cli import complete
+from fleetctl.cli import complete, hint
 from fleetctl.cli.options import (
+    CHANGES,
+    READS,
     All,
-    BalancerLost,
-    DryRun,
-    Inventory,
     Machines,
     Now,
-    Output,
-    Quiet,
+    Options,
     SomeMachines,
     Targets,
-    Verbose,
-    WaitLock,
-    Yes,
-    changing,
+    WholeHelp,
+    taking,
 )
-from fleetctl.cli.options import options as options_of
 from fleetctl.errors import FleetctlError, UsageError
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=WholeHelp,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 class OnFailure(str, Enum):
@@ -57,68 +59,65 @@ def main(
 
 
 @app.command()
+@taking(*READS, "quiet")
 def check(
-    machines: SomeMachines = None, inventory: Inventory = None, output: Output = "table", quiet: Quiet = False
-) -> None:
+    options: Options,
+    machines: SomeMachines = None,
+) -> int:
     """Is the inventory valid, are the machines ready? Every problem at once, nothing changed."""
     from fleetctl.cli import read
 
-    raise typer.Exit(read.check(options_of(inventory, output, quiet=quiet), machines or []))
+    return read.check(options, machines or [])
 
 
 @app.command()
-def status(inventory: Inventory = None, output: Output = "table", quiet: Quiet = False) -> None:
+@taking(*READS, "quiet")
+def status(options: Options) -> int:
     """What every instance is doing, and what the balancer thinks of it."""
     from fleetctl.cli import read
 
-    raise typer.Exit(read.status(options_of(inventory, output, quiet=quiet), wide=output == "wide"))
+    return read.status(options)
 
 
 @app.command()
+@taking(*READS, "verbose")
 def plan(
+    options: Options,
     command: Annotated[str, typer.Argument(help="rollout, add-machine or remove-machine.")] = "rollout",
     machines: SomeMachines = None,
     mtp: Annotated[Optional[int], typer.Option("--mtp", min=0, max=15)] = None,  # noqa: UP045
-    inventory: Inventory = None,
-    output: Output = "table",
-    verbose: Verbose = False,
-) -> None:
+) -> int:
     """What would change, as the operations that would run."""
     from fleetctl.cli import deploy
 
-    options = options_of(inventory, output, verbose=verbose, dry_run=True)
+    options = replace(options, dry_run=True)
     if command == "add-machine":
-        raise typer.Exit(deploy.add_machine(options, machines or []))
+        return deploy.add_machine(options, machines or [])
     if command == "remove-machine":
         from fleetctl.cli import remove
 
-        raise typer.Exit(remove.remove_machine(options, machines or []))
+        return remove.remove_machine(options, machines or [])
     if command != "rollout":
         raise UsageError(f"plan {command}: there are rollout, add-machine and remove-machine")
-    raise typer.Exit(deploy.rollout(options, machines or [], mtp=mtp, image=None, settings=[], forward=True))
+    return deploy.rollout(options, machines or [], mtp=mtp, image=None, settings=[], forward=True)
 
 
 @app.command("add-machine")
+@taking(*CHANGES, "balancer_lost")
 def add_machine(
+    options: Options,
     machines: Machines,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Prepare, clean, start, gate, join the balancer, verify."""
     from fleetctl.cli import deploy
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(deploy.add_machine(options, machines))
+    return deploy.add_machine(options, machines)
 
 
 @app.command("remove-machine")
+@taking(*CHANGES)
 def remove_machine(
+    options: Options,
     machines: Machines,
     purge: Annotated[
         bool, typer.Option("--purge", help="Also the image and the model that fleetctl brought there.")
@@ -126,23 +125,17 @@ def remove_machine(
     accept_overload: Annotated[
         bool, typer.Option("--accept-overload", help="Also when the rest could not take the load.")
     ] = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-) -> None:
+) -> int:
     """Drain, leave the balancer, stop and remove; image and model stay. Works when the machine is dead."""
     from fleetctl.cli import remove
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock)
-    raise typer.Exit(remove.remove_machine(options, machines, purge=purge, accept_overload=accept_overload))
+    return remove.remove_machine(options, machines, purge=purge, accept_overload=accept_overload)
 
 
 @app.command()
+@taking(*CHANGES, "balancer_lost")
 def rollout(
+    options: Options,
     mtp: Annotated[
         int | None, typer.Option("--mtp", min=0, max=15, help="num_speculative_tokens of this release.")
     ] = None,
@@ -163,23 +156,13 @@ def rollout(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over containers and a balancer that were set up by hand.")
     ] = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Bring every machine to the inventory plus what is asked for here."""
     from fleetctl.cli import deploy
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
-    chosen = machines.split(",") if machines is not None else []
-    code = deploy.rollout(
+    return deploy.rollout(
         options,
-        chosen,
+        machines.split(",") if machines is not None else [],
         mtp=mtp,
         image=image,
         settings=settings or [],
@@ -191,205 +174,168 @@ def rollout(
         max_unavailable=max_unavailable,
         adopt=adopt,
     )
-    raise typer.Exit(code)
 
 
 @app.command()
+@taking(*CHANGES, "balancer_lost")
 def rollback(
+    options: Options,
     release: Annotated[Optional[int], typer.Argument(help="Number of a release that proved good.")] = None,  # noqa: UP045
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+    machines: Annotated[Optional[str], typer.Option("--machines", help="Only these: others are dead.")] = None,  # noqa: UP045
+) -> int:
     """Back to the last release that proved good, or to the one named."""
     from fleetctl.cli import deploy
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(deploy.rollback(options, release))
+    return deploy.rollback(options, release, machines.split(",") if machines is not None else [])
 
 
 @app.command()
+@taking(*CHANGES, "balancer_lost")
 def restart(
+    options: Options,
     targets: Targets = None,
     everything: All = False,
     now: Now = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Drain, restart, wait until it answers, rejoin: one after the other."""
     from fleetctl.cli import act
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(act.act("restart", options, targets or [], everything=everything, now=now))
+    return act.act("restart", options, targets or [], everything=everything, now=now)
 
 
 @app.command()
+@taking(*CHANGES, "balancer_lost")
 def start(
+    options: Options,
     targets: Targets = None,
     everything: All = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Start what was stopped on purpose, parked or down."""
     from fleetctl.cli import act
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(act.act("start", options, targets or [], everything=everything))
+    return act.act("start", options, targets or [], everything=everything)
 
 
 @app.command()
+@taking(*CHANGES, "balancer_lost")
 def stop(
+    options: Options,
     targets: Targets = None,
     everything: All = False,
     now: Now = False,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown by status until it is started.")] = "",
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Drain and stop; it stays stopped, also after a reboot, until `fleetctl start`."""
     from fleetctl.cli import act
 
-    options = changing(inventory, output, yes, dry_run, verbose, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(act.act("stop", options, targets or [], everything=everything, now=now, reason=reason))
+    return act.act("stop", options, targets or [], everything=everything, now=now, reason=reason)
 
 
 @app.command()
+@taking(*READS, "yes", "dry_run", "quiet", "wait_lock", "balancer_lost")
 def drain(
+    options: Options,
     targets: Targets = None,
     everything: All = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Take out of rotation and wait for what is in flight. It stays out until undrain; only --all asks first."""
     from fleetctl.cli import act
 
-    options = changing(inventory, output, yes or not everything, dry_run, False, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(act.act("drain", options, targets or [], everything=everything))
+    options = replace(options, yes=options.yes or not everything)
+    return act.act("drain", options, targets or [], everything=everything)
 
 
 @app.command()
+@taking(*READS, "yes", "dry_run", "quiet", "wait_lock", "balancer_lost")
 def undrain(
+    options: Options,
     targets: Targets = None,
     everything: All = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    wait_lock: WaitLock = 0,
-    balancer_lost: BalancerLost = False,
-) -> None:
+) -> int:
     """Back in rotation; it never asks."""
     from fleetctl.cli import act
 
-    options = changing(inventory, output, True, dry_run, False, quiet, wait_lock, balancer_lost)
-    raise typer.Exit(act.act("undrain", options, targets or [], everything=everything))
+    return act.act("undrain", replace(options, yes=True), targets or [], everything=everything)
 
 
 @app.command()
+@taking("inventory")
 def logs(
+    options: Options,
     targets: Targets = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes.")] = False,
     since: Annotated[Optional[str], typer.Option("--since", help="Such as 1h, 30m, 2d.")] = None,  # noqa: UP045
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0)] = 200,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="The newest so many.")] = 200,
     access: Annotated[bool, typer.Option("--access", help="The balancer's access log.")] = False,
     error: Annotated[bool, typer.Option("--error", help="The balancer's error log.")] = False,
-    inventory: Inventory = None,
-) -> None:
-    """Logs of instances or of the balancer."""
+    probes: Annotated[
+        bool, typer.Option("--probes", help="Also the /health and /metrics that were answered with 200.")
+    ] = False,
+) -> int:
+    """Logs of instances, without the probes that they answered, or of the balancer."""
     from fleetctl.cli import read
 
-    raise typer.Exit(
-        read.logs(
-            options_of(inventory),
-            targets or [],
-            follow=follow,
-            since=since,
-            lines=lines,
-            access=access,
-            error=error,
-        )
+    chosen = targets or []
+    return read.logs(
+        options, chosen, follow=follow, since=since, lines=lines, access=access, error=error, probes=probes
     )
 
 
 @app.command()
-def route(session: str, inventory: Inventory = None, output: Output = "table") -> None:
+@taking(*READS)
+def route(
+    options: Options,
+    session: str,
+) -> int:
     """Which backend this session lands on, computed and asked."""
     from fleetctl.cli import read
 
-    raise typer.Exit(read.route(options_of(inventory, output), session))
+    return read.route(options, session)
 
 
 @app.command()
+@taking(*READS, "quiet")
 def verify(
+    options: Options,
     reload: Annotated[
         bool, typer.Option("--reload", help="Reload the balancer too, gracefully: sessions have to stay.")
     ] = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    quiet: Quiet = False,
-) -> None:
+) -> int:
     """The acceptance checks, direct and through the balancer: expected, seen, how often, and what that proves."""
     from fleetctl.cli import verify as command
 
-    raise typer.Exit(command.verify(options_of(inventory, output, quiet=quiet), reload=reload))
+    return command.verify(options, reload=reload)
 
 
 @app.command()
+@taking("inventory", "yes")
 def trust(
+    options: Options,
     machine: Annotated[str, typer.Argument(autocompletion=complete.machines)],
     fingerprint: Annotated[str | None, typer.Option("--fingerprint", help="Accept only this SHA256:...")] = None,
-    inventory: Inventory = None,
-    yes: Yes = False,
-) -> None:
+) -> int:
     """Record a machine's host key after showing its fingerprint."""
     from fleetctl.cli import trust as command
 
-    raise typer.Exit(command.trust(options_of(inventory, yes=yes), machine, fingerprint))
+    return command.trust(options, machine, fingerprint)
 
 
 @app.command()
+@taking(*READS)
 def history(
+    options: Options,
     number: Annotated[int, typer.Option("-n", "--number", min=1, help="The newest so many.")] = 20,
-    inventory: Inventory = None,
-    output: Output = "table",
-) -> None:
+) -> int:
     """What was changed, by whom, when, and what became of it."""
     from fleetctl.cli import history as command
 
-    raise typer.Exit(command.history(options_of(inventory, output), number))
+    return command.history(options, number)
 
 
 @app.command()
+@taking(*READS, "quiet")
 def report(
+    options: Options,
     out: Annotated[Path, typer.Option("--out", help="FILE.md or FILE.html; without an ending, both.")],
     lang: Annotated[Optional[str], typer.Option("--lang", help="zh, en or all.")] = None,  # noqa: UP045
     bench: Annotated[
@@ -400,15 +346,11 @@ def report(
     ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Without the acceptance checks.")] = False,
     reload: Annotated[bool, typer.Option("--reload", help="As of verify: also reload the balancer.")] = False,
-    inventory: Inventory = None,
-    output: Output = "table",
-    quiet: Quiet = False,
-) -> None:
+) -> int:
     """The deployment report, of what the machines say now: Markdown or one HTML page, in Chinese or English."""
     from fleetctl.cli import report as command
 
-    options = options_of(inventory, output, quiet=quiet)
-    raise typer.Exit(command.report(options, out, lang, bench or [], verify=not no_verify, reload=reload))
+    return command.report(options, out, lang, bench or [], verify=not no_verify, reload=reload)
 
 
 def _add_groups(arguments: Sequence[str]) -> None:
@@ -439,7 +381,7 @@ def _add_groups(arguments: Sequence[str]) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Every error ends here."""
     _add_groups(arguments)
-    return _guarded(lambda: app(list(arguments), standalone_mode=False), as_json=_wants_json(arguments))
+    return _guarded(lambda: app(list(arguments), standalone_mode=False), arguments)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
@@ -447,11 +389,12 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     return any(form in text for form in ("-o json", "--output json", "-ojson", "--output=json"))
 
 
-def _guarded(call: Callable[[], Any], *, as_json: bool) -> int:
+def _guarded(call: Callable[[], Any], arguments: Sequence[str]) -> int:
+    as_json = _wants_json(arguments)
     try:
         result = call()
     except FleetctlError as error:
-        return _report(error, as_json=as_json)
+        return _report(hint.pasteable(error, hint.typed(arguments)), as_json=as_json)
     except KeyboardInterrupt:
         if as_json:
             _say_json({"exit": 130, "error": "interrupted"})

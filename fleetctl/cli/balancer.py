@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import typer
 
-from fleetctl.cli.change import Options, carry_out, with_session
-from fleetctl.cli.options import DryRun, Inventory, Output, WaitLock, Yes
-from fleetctl.cli.options import options as options_of
+from fleetctl.cli.change import carry_out, with_session
+from fleetctl.cli.options import READS, Options, WholeHelp, taking
 from fleetctl.cli.output import dump, table
 from fleetctl.commands import paths
 from fleetctl.commands.script import words
@@ -17,7 +16,7 @@ from fleetctl.plan import actions, balancer_steps, desired
 from fleetctl.plan.operation import Plan, sequence
 from fleetctl.plan.session import Session
 
-balancer = typer.Typer(no_args_is_help=True)
+balancer = typer.Typer(cls=WholeHelp, no_args_is_help=True)
 
 
 def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: bool, changes: str | None = None) -> int:
@@ -34,9 +33,9 @@ def _at_the_balancer(options: Options, act: Callable[[Session], int], *, full: b
 
 
 @balancer.command()
-def show(inventory: Inventory = None, output: Output = "table") -> None:
+@taking(*READS)
+def show(options: Options) -> int:
     """What the running balancer says of itself: configuration, peers, requests in flight."""
-    options = options_of(inventory, output)
 
     def act(session: Session) -> int:
         machine = session.fleet.inventory.balancer.machine
@@ -55,7 +54,7 @@ def show(inventory: Inventory = None, output: Output = "table") -> None:
             print(table(("PEER", "ADDRESS", "STATE", "HEALTH", "IN FLIGHT"), rows, state_column=3))
         return 0
 
-    raise typer.Exit(_at_the_balancer(options, act, full=False))
+    return _at_the_balancer(options, act, full=False)
 
 
 def _count(number: int | None) -> str:
@@ -63,9 +62,9 @@ def _count(number: int | None) -> str:
 
 
 @balancer.command()
-def diff(inventory: Inventory = None) -> None:
+@taking("inventory")
+def diff(options: Options) -> int:
     """What `apply` would change in the balancer's files. Exit 1 when they differ."""
-    options = Options(inventory=inventory)
 
     def act(session: Session) -> int:
         from fleetctl.balancer import lint
@@ -75,19 +74,13 @@ def diff(inventory: Inventory = None) -> None:
         print(text, end="" if text.endswith("\n") else "\n") if text else print("the files are as they should be")
         return 1 if text else 0
 
-    raise typer.Exit(_at_the_balancer(options, act, full=True))
+    return _at_the_balancer(options, act, full=True)
 
 
 @balancer.command()
-def apply(
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    wait_lock: WaitLock = 0,
-) -> None:
+@taking(*READS, "yes", "dry_run", "wait_lock")
+def apply(options: Options) -> int:
     """Check the configuration, try it beside the running one, swap it in, ask what is loaded."""
-    options = options_of(inventory, output, yes=yes, dry_run=dry_run, wait_lock=wait_lock)
 
     def act(session: Session) -> int:
         from fleetctl.balancer import lint
@@ -106,26 +99,20 @@ def apply(
         root = sequence("balancer apply", balancer_steps.apply_balancer(context))
         return carry_out(options, session, Plan("balancer apply", session.fleet.name, root))
 
-    raise typer.Exit(_at_the_balancer(options, act, full=True, changes="balancer apply"))
+    return _at_the_balancer(options, act, full=True, changes="balancer apply")
 
 
 @balancer.command()
-def reload(
-    inventory: Inventory = None,
-    output: Output = "table",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    wait_lock: WaitLock = 0,
-) -> None:
+@taking(*READS, "yes", "dry_run", "wait_lock")
+def reload(options: Options) -> int:
     """Have the running balancer read its files again. Peers need none: they are read within a second."""
-    options = options_of(inventory, output, yes=yes, dry_run=dry_run, wait_lock=wait_lock)
 
     def act(session: Session) -> int:
         _ = session.key
         context = session.context([session.fleet.inventory.balancer.machine], "balancer reload", new_release=False)
         return carry_out(options, session, actions.balancer(context, "reload", "balancer reload"))
 
-    raise typer.Exit(_at_the_balancer(options, act, full=True, changes="balancer reload"))
+    return _at_the_balancer(options, act, full=True, changes="balancer reload")
 
 
 def _desired(session: Session) -> desired.DesiredBalancer:

@@ -13,19 +13,22 @@ import typer
 from fleetctl.cli.bench_choice import Choice, default_path, scenario_of
 from fleetctl.cli.bench_fleet import about, eyes_of, in_use, target_of
 from fleetctl.cli.bench_text import Progress, comparison_text, result_text
-from fleetctl.cli.change import Options, with_session
-from fleetctl.cli.options import WaitLock
+from fleetctl.cli.change import with_session
+from fleetctl.cli.options import READS, Options, taking
 from fleetctl.cli.output import dump
 from fleetctl.errors import UsageError
 from fleetctl.plan.session import Session
 
 if TYPE_CHECKING:
     from fleetctl.bench.samples import Run
-    from fleetctl.bench.scenarios import Rival, Scenario
+    from fleetctl.bench.scenarios import Scenario
     from fleetctl.bench.target import Target
+    from fleetctl.cli.bench_cross import Serve
 
 
+@taking(*READS, "yes", "dry_run", "quiet", "wait_lock")
 def bench(
+    options: Options,
     name: Annotated[
         str, typer.Argument(help="A scenario (docs/bench.md), ab, cross-check, compare A B, or show FILE.")
     ] = "",
@@ -67,16 +70,12 @@ def bench(
     out: Annotated[Path | None, typer.Option("--out", help="File for the samples.", show_default=False)] = None,
     max_errors: Annotated[int | None, typer.Option("--max-errors", min=0, help="Failed requests; 20.")] = None,
     max_seconds: Annotated[float, typer.Option("--max-seconds", min=1, help="The run ends then.")] = 7200,
-    inventory: Annotated[Path | None, typer.Option("-i", "--inventory", show_default=False)] = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="ab: print who would run which arm when.")] = False,
-    wait_lock: WaitLock = 0,
-) -> None:
+    max_foreign: Annotated[
+        int | None,
+        typer.Option("--max-foreign", min=0, help="The run ends when others have more in flight.", show_default=False),
+    ] = None,
+) -> int:
     """Measure the fleet under load, honestly: distribution, affinity, scaling, soak ... (docs/bench.md)."""
-    if output not in ("table", "json"):
-        raise UsageError(f"-o {output}: there are table and json")
     if cross_check and name not in ("", "instance", "cross-check"):
         raise UsageError(f"bench {name} --cross-check: it has a cell of its own; fleetctl bench --cross-check")
     given = {
@@ -99,14 +98,11 @@ def bench(
         "stream": False if whole else None,
     }
     said = {key: value for key, value in given.items() if value is not None}
-    options = Options(
-        inventory=inventory, json=output == "json", yes=yes, quiet=quiet, dry_run=dry_run, wait_lock=wait_lock
-    )
     chosen = "cross-check" if cross_check else name
-    choice = Choice(chosen, tuple(files or ()), said, url, seed, out, max_errors, max_seconds)
-    if (restore or dry_run) and chosen != "ab":
+    choice = Choice(chosen, tuple(files or ()), said, url, seed, out, max_errors, max_seconds, max_foreign)
+    if (restore or options.dry_run) and chosen != "ab":
         raise UsageError("--restore and --dry-run are for `bench ab`")
-    raise typer.Exit(_restore(options, choice) if restore else _dispatch(options, choice))
+    return _restore(options, choice) if restore else _dispatch(options, choice)
 
 
 def _restore(options: Options, choice: Choice) -> int:
@@ -176,7 +172,7 @@ def _run(
     choice: Choice,
     session: Session,
     scenario: Scenario,
-    rival_of: Callable[[Session, Any, int], Rival] | None = None,
+    rival_of: Callable[[Session, Any, int], Serve] | None = None,
 ) -> int:
     """`rival_of`: gives another client of the same instance, or raises CommandError where there is none."""
     from fleetctl.bench import scenarios
@@ -190,8 +186,8 @@ def _run(
     target = target_of(session, choice.url)
     settled = scenario.settled(target)
     eyes = eyes_of(session, target)
-    if rival_of is not None:
-        eyes = replace(eyes, rival=rival_of(session, settled, choice.seed))
+    rival = rival_of(session, settled, choice.seed) if rival_of is not None else None
+    eyes = replace(eyes, rival=rival)
     busy = in_use(eyes)
     _confirm(options, session, settled, target, busy)
     header = Header(
@@ -207,10 +203,14 @@ def _run(
     if path.exists():
         raise UsageError(f"{path} is there already: samples are never overwritten")
     errors = choice.max_errors if choice.max_errors is not None else 10_000 if choice.name == "failover" else 20
-    limits = Limits(errors=errors, seconds=choice.max_seconds)
-    progress = Progress(options.voice)
-    run = perform(settled, target, header, path, eyes=eyes, limits=limits, tick=progress)
-    progress.end()
+    limits = Limits(errors=errors, seconds=choice.max_seconds, foreign=choice.max_foreign)
+    progress = Progress(options.voice, settled)
+    try:
+        run = perform(settled, target, header, path, eyes=eyes, limits=limits, tick=progress)
+    finally:
+        progress.end()
+        if rival is not None:
+            rival.stop()
     code = _print(options, run, path)
     return 130 if run.partial == "interrupted" else code
 
@@ -244,8 +244,11 @@ def _print(options: Options, run: Run, path: Path) -> int:
     drawn = []
     for name, text in plots(run).items():
         file = path.with_name(f"{path.stem}-{name}.svg")
-        file.write_text(text, encoding="utf-8")
-        drawn.append(str(file))
+        try:
+            file.write_text(text, encoding="utf-8")
+            drawn.append(str(file))
+        except OSError as error:  # somebody else's folder: the tables are what was asked for
+            options.voice.line(f"no plot: {error}")
     if options.json:
         about = {"samples": str(path), "plots": drawn, "header": {**run.header.encode(), "kind": None}}
         print(dump({"schema": 1, **found.document(), **about}))

@@ -17,7 +17,8 @@ from fleetctl.cli import deploy
 from fleetctl.cli.bench_choice import Choice, default_path
 from fleetctl.cli.bench_fleet import about, eyes_of, in_use, target_of
 from fleetctl.cli.bench_text import Progress, result_text
-from fleetctl.cli.change import Options, around, ask, exit_code, with_session
+from fleetctl.cli.change import around, ask, exit_code, with_session
+from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump, table
 from fleetctl.errors import CommandError, FleetctlError, UsageError
 from fleetctl.fleet import lint, overrides, targets
@@ -238,6 +239,9 @@ def _carry_out(options: Options, choice: Choice, session: Session, study: Study)
     except FleetctlError as error:
         code = error.exit_code
         print(f"error: {error}", file=sys.stderr)
+    except Exception as error:  # a full disk, a fault of our own: the fleet is put back all the same
+        code = 1
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
     back = _put_back(options, session, study)
     interrupted = interrupted or any(run.partial == "interrupted" for run in runs)
     said = _say(options, runs, [study.path(number) for number in range(1, len(runs) + 1)])
@@ -294,14 +298,15 @@ def _measure(options: Options, choice: Choice, session: Session, study: Study, n
     known: dict[str, Any] = {**about(session, target), "tokens": None}
     parameters = scenarios.parameters(settled)
     header = Header("ab", choice.seed, parameters, target.model, target.url, **known)
-    progress = Progress(options.voice)
+    progress = Progress(options.voice, settled)
 
     def tick(load: Load) -> None:
         progress(load)
         if session.lock is not None and session.lock.lost.is_set():
             load.stop("the fleet's lock is no longer ours")
 
-    limits = Limits(errors=20 if choice.max_errors is None else choice.max_errors, seconds=choice.max_seconds)
+    errors = 20 if choice.max_errors is None else choice.max_errors
+    limits = Limits(errors=errors, seconds=choice.max_seconds, foreign=choice.max_foreign)
     eyes = eyes_of(session, target)
     try:
         return perform(settled, target, header, study.path(number), eyes=eyes, limits=limits, tick=tick)

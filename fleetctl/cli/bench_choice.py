@@ -32,6 +32,7 @@ class Choice:
     out: Path | None
     max_errors: int | None
     max_seconds: float
+    max_foreign: int | None = None
 
 
 def default_path(fleet: Fleet, name: str) -> Path:

@@ -150,6 +150,6 @@ def in_use(eyes: Eyes) -> int | None:
         seen = eyes.in_flight()
         most = seen if most is None else max(most, seen or 0)
     after = eyes.requests()
-    if most is None and after is None:
-        return None
-    return max(most or 0, (after or 0) - (before or 0))
+    # A balancer that was started in between counts from 0 again.
+    sent = after - before if after is not None and before is not None and after >= before else None
+    return None if most is None and sent is None else max(most or 0, sent or 0)

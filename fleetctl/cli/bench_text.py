@@ -10,16 +10,23 @@ from fleetctl.cli.output import Voice, table
 if TYPE_CHECKING:
     from fleetctl.bench.compare import Comparison
     from fleetctl.bench.load import Load
+    from fleetctl.bench.scenarios import Scenario
     from fleetctl.bench.tables import Column, Result
 
+BAR = 20  # characters
 PROGRESS_SECONDS = 10.0  # between lines where standard error is no terminal
 
 
 class Progress:
-    """One line on standard error: rewritten on a terminal, a new one every ten seconds elsewhere."""
+    """One line on standard error: rewritten on a terminal, a new one every ten seconds elsewhere. With a bar where it
+    is known how much there is to do."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Voice, scenario: Scenario) -> None:
         self.voice = voice
+        from fleetctl.bench.progress import share
+
+        self.scenario = scenario
+        self._share = share
         self.live = not voice.quiet and sys.stderr.isatty()
         self._last = 0.0
         self._longest = 0
@@ -27,7 +34,8 @@ class Progress:
     def __call__(self, load: Load) -> None:
         now = load.now()
         done = len(load.samples)
-        text = f"{now:6.0f} s  {load.cell:<16} {done} done, {load.in_flight} in flight, {load.errors} failed"
+        bar = _bar(self._share(self.scenario, load.measured, load.begun, now))
+        text = f"{now:6.0f} s  {bar}{load.cell:<16} {done} done, {load.in_flight} in flight, {load.errors} failed"
         if self.live:
             self._longest = max(self._longest, len(text))
             sys.stderr.write(f"\r{text:<{self._longest}}")
@@ -39,6 +47,11 @@ class Progress:
     def end(self) -> None:
         if self.live and self._longest:
             sys.stderr.write("\r" + " " * self._longest + "\r")
+
+
+def _bar(done: float | None) -> str:
+    full = 0 if done is None else round(BAR * done)
+    return "" if done is None else f"[{'#' * full}{'.' * (BAR - full)}] {done:4.0%}  "
 
 
 def result_text(found: Result) -> str:

@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from fleetctl.cli.output import Voice, dump, plan_document, plan_text, results_document, results_text
+from fleetctl.cli import hint
+from fleetctl.cli.options import Options
+from fleetctl.cli.output import dump, plan_document, plan_text, results_document, results_text
 from fleetctl.errors import FleetctlError, UnreachableError, UsageError
 from fleetctl.fleet import load
 from fleetctl.fleet.fleet import Fleet
@@ -23,24 +23,6 @@ from fleetctl.remote.fanout import Connections
 if TYPE_CHECKING:
     from fleetctl.plan.release import Release
     from fleetctl.plan.session import Session
-
-
-@dataclass(frozen=True)
-class Options:
-    """What every command takes. `wait_lock`: seconds to wait for whoever holds the fleet's lock."""
-
-    inventory: Path | None = None
-    json: bool = False
-    yes: bool = False
-    dry_run: bool = False
-    verbose: bool = False
-    quiet: bool = False
-    wait_lock: float = 0.0
-    balancer_lost: bool = False
-
-    @cached_property
-    def voice(self) -> Voice:
-        return Voice(self.quiet)
 
 
 def fleet_of(options: Options) -> Fleet:
@@ -59,14 +41,26 @@ def around(fleet: Fleet, machines: Iterable[int]) -> tuple[int, ...]:
     return tuple(machine for machine in fleet.machines if machine in wanted)
 
 
-def carry_out(options: Options, session: Session, plan: Plan, release: Release | None = None) -> int:
-    """Show the plan, ask, do it. `release`: the one that it rolls out. Returns the exit code."""
+def carry_out(
+    options: Options,
+    session: Session,
+    plan: Plan,
+    release: Release | None = None,
+    tell: Callable[[dict[str, Any]], None] | None = None,
+) -> int:
+    """Show the plan, ask, do it. `release`: the one that it rolls out. Returns the exit code.
+
+    `tell`: who gets the JSON document of what was done; without it, stdout.
+    """
+    tell = tell or (lambda document: print(dump(document)))
+    plan = replace(plan, notes=tuple(hint.whole(note, options.inventory) for note in plan.notes))
     if options.dry_run:
+        options.voice.line(f"fleet {plan.fleet}, of {load.origin(options.inventory)}")
         print(dump(plan_document(plan)) if options.json else plan_text(plan, verbose=options.verbose))
         return 0
     if not plan.operations:
         if options.json:
-            print(dump(results_document(plan, [], 0)))
+            tell(results_document(plan, [], 0))
         else:
             print(plan_text(plan, verbose=options.verbose))
         return 0
@@ -82,12 +76,16 @@ def carry_out(options: Options, session: Session, plan: Plan, release: Release |
             _interrupted(options, session, by_hand=not interrupt.args)
         raise
     code = exit_code(results)
-    print(dump(results_document(plan, results, code)) if options.json else results_text(results))
-    for result in results:
-        if result.error is not None:
-            error = result.error
-            error.next_command = error.next_command or _again(plan)
-            print(f"error: {error}", file=sys.stderr)
+    errors = [result.error for result in results if result.error is not None]
+    for error in errors:
+        error.next_command = error.next_command or _again(plan)
+        hint.pasteable(error, options.inventory)
+    if options.json:
+        tell(results_document(plan, results, code))
+    else:
+        print(results_text(results))
+    for error in errors:
+        print(f"error: {error}", file=sys.stderr)
     return code
 
 

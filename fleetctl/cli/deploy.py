@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from fleetctl.cli.change import Options, around, carry_out, with_session
+from fleetctl.cli import hint
+from fleetctl.cli.change import around, carry_out, with_session
+from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump
-from fleetctl.errors import CommandError, UsageError
+from fleetctl.errors import CommandError, FleetctlError, UsageError
 from fleetctl.fleet import lint, overrides, targets
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.fleet.schema import SHARE
@@ -64,7 +69,8 @@ def rollout(
     command = " ".join(
         [
             *parts,
-            *(f"--set {item}" for item in settings),
+            *(f"--set {shlex.quote(item)}" for item in settings),
+            *(["--resume"] if resume else []),
             *([f"--machines {','.join(words)}"] if words else []),
             *(["--adopt"] if adopt else []),
         ]
@@ -86,9 +92,14 @@ def rollout(
             max_unavailable=max_unavailable,
             adopt=adopt,
         )
-        code = _deploy(options, session, "rollout", command, machines, asked)
-        if code in (1, 4) and on_failure == "rollback":
-            return _undo(options, session, machines, code)
+        if on_failure != "rollback":
+            return _deploy(options, session, "rollout", command, machines, asked)
+        documents: list[dict[str, Any]] = []
+        code = _deploy(options, session, "rollout", command, machines, asked, documents.append)
+        if code in (1, 4):
+            code = _undo(options, session, machines, code, documents.append)
+        if options.json and documents:  # what was rolled back is part of the answer, not another one
+            print(dump({**documents[0], "exit": code, "rollback": documents[1] if len(documents) > 1 else None}))
         return code
 
     return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act, changes=command)
@@ -110,18 +121,27 @@ def rotate_key(options: Options) -> int:
     return with_session(options, lambda fleet: fleet.machines, act, changes=command)
 
 
-def rollback(options: Options, number: int | None) -> int:
-    """Back to a release that proved good; without a number to the last one that asked for something else."""
-    command = "rollback" if number is None else f"rollback {number}"
+def rollback(options: Options, number: int | None, words: Sequence[str] = ()) -> int:
+    """Back to a release that proved good; without a number to the last one that asked for something else.
+
+    `words`: only these machines, because others are dead.
+    """
+    only = f" --machines {','.join(words)}" if words else ""
+    command = f"rollback{'' if number is None else f' {number}'}{only}"
+
+    def chosen(fleet: Fleet) -> tuple[int, ...]:
+        return targets.machines(fleet, words) if words else tuple(fleet.machines)
 
     def act(session: Session) -> int:
-        session.observe(session.fleet.machines)
-        session.require(session.fleet.machines)
+        machines = chosen(session.fleet)
+        everybody = around(session.fleet, machines)
+        session.observe(everybody)
+        session.require(everybody)
         target = _target(session, number)
         asked = Asked(release.going_back(session.fleet, target.whole or release.Whole()), back_to=target.number)
-        return _deploy(options, session, "rollout", command, tuple(session.fleet.machines), asked)
+        return _deploy(options, session, "rollout", f"rollback {target.number}{only}", machines, asked)
 
-    return with_session(options, lambda fleet: fleet.machines, act, changes=command)
+    return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act, changes=command)
 
 
 def as_released(options: Options, session: Session, machines: Sequence[int], command: str) -> int:
@@ -177,17 +197,30 @@ def _target(session: Session, number: int | None) -> release.Release:
     return found
 
 
-def _undo(options: Options, session: Session, machines: Sequence[int], code: int) -> int:
-    """After a failure: what this command changed goes back to the last good release. 5 when that worked, else 1."""
+def _undo(
+    options: Options, session: Session, machines: Sequence[int], code: int, tell: Callable[[dict[str, Any]], None]
+) -> int:
+    """After a failure: what this command changed goes back to the last good release. 5 when that worked, else 1.
+
+    Machines that have died meanwhile stay as they are: the others are not left half way because of them.
+    """
     session.observe(around(session.fleet, machines))
-    current, target = session.release, release.last_good(session.proved, session.release)
-    if current is None or current.outcome == "good" or current.back_to is not None or target is None:
-        options.voice.line("no rollback: nothing was changed, or there is no release before it that proved good")
+    current, target = session.release, release.undone_by(session.proved, session.release)
+    dead = [machine for machine in machines if machine in session.errors]
+    rest = [machine for machine in machines if machine not in dead]
+    if current is None or target is None or not rest:
+        options.voice.line("no rollback: nothing new was rolled out, or no release before it proved good")
         return code
-    options.voice.line(f"release {current.number} failed: back to release {target.number}")
-    command = f"rollback {target.number}"
+    without = f", without {', '.join(map(str, dead))}: no answer" if dead else ""
+    options.voice.line(f"release {current.number} failed: back to release {target.number}{without}")
+    command = f"rollback {target.number}" + (f" --machines {','.join(map(str, rest))}" if dead else "")
     asked = Asked(release.going_back(session.fleet, target.whole or release.Whole()), back_to=target.number)
-    return 5 if _deploy(replace(options, yes=True), session, "rollout", command, machines, asked) == 0 else 1
+    try:
+        done = _deploy(replace(options, yes=True), session, "rollout", command, rest, asked, tell)
+    except FleetctlError as error:
+        print(f"error: {hint.pasteable(error, options.inventory)}", file=sys.stderr)
+        return 1
+    return 5 if done == 0 and not dead else 1
 
 
 def _deploy(
@@ -197,7 +230,9 @@ def _deploy(
     command: str,
     machines: Sequence[int],
     asked: Asked,
+    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
+    """Look, plan, refuse or carry out. `tell` gets the JSON document of what was done in place of stdout."""
     steps = playbook.load(book, set(STEPS), session.fleet.path.parent)
     _ = session.key  # a missing secret is said before any connection is used
     everybody = around(session.fleet, machines)
@@ -222,7 +257,7 @@ def _deploy(
             state=f"nothing was changed; the plan is {plan.id} now",
             next_command=f"fleetctl {command} --dry-run",
         )
-    return carry_out(options, session, plan, context.release)
+    return carry_out(options, session, plan, context.release, tell)
 
 
 def _context(session: Session, machines: Sequence[int], command: str, asked: Asked) -> Context:
@@ -262,6 +297,7 @@ def _problems(session: Session, context: Context) -> dict[int, list[str]]:
 
 def _refuse(options: Options, problems: dict[int, list[str]], command: str) -> None:
     """Everything that is wrong at once; nothing was changed."""
+    problems = {m: [hint.whole(problem, options.inventory) for problem in found] for m, found in problems.items()}
     lines = [f"{machine}: {problem}" for machine, listed in problems.items() for problem in listed]
     if options.json:
         print(
@@ -274,7 +310,7 @@ def _refuse(options: Options, problems: dict[int, list[str]], command: str) -> N
                 }
             )
         )
-        raise SystemExit(_tell(lines, command))
+        raise SystemExit(_tell(lines, hint.whole(f"fleetctl {command}", options.inventory)))
     raise CommandError(
         "not ready:\n" + "\n".join(f"  {line}" for line in lines),
         state="nothing was changed",
@@ -283,8 +319,6 @@ def _refuse(options: Options, problems: dict[int, list[str]], command: str) -> N
 
 
 def _tell(lines: Sequence[str], command: str) -> int:
-    import sys
-
     print("\n".join(lines), file=sys.stderr)
-    print(f"  next:  mend these, then fleetctl {command}", file=sys.stderr)
+    print(f"  next:  mend these, then {command}", file=sys.stderr)
     return 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fleetctl.cli.change import Options, exit_code, with_session
+from fleetctl.cli.change import exit_code, with_session
+from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump, table
 from fleetctl.commands import fleet_lock, paths
 from fleetctl.commands.script import Script

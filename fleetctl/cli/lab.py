@@ -8,7 +8,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from fleetctl.cli.change import Options, fleet_of
+from fleetctl.cli import hint
+from fleetctl.cli.change import fleet_of
+from fleetctl.cli.options import Options, WholeHelp
 from fleetctl.cli.output import Voice, dump, table
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.lab import faults
@@ -16,7 +18,7 @@ from fleetctl.lab import lab as labs
 from fleetctl.lab.engines import Engine
 from fleetctl.lab.layout import default_folder
 
-lab = typer.Typer(no_args_is_help=True)
+lab = typer.Typer(cls=WholeHelp, no_args_is_help=True)
 
 Inventory = Annotated[Optional[Path], typer.Option("-i", "--inventory", help="Inventory of the fleet.")]  # noqa: UP045
 Folder = Annotated[Optional[Path], typer.Option("--folder", help="Where the lab keeps its files.")]  # noqa: UP045
@@ -44,7 +46,7 @@ def up(
     options = labs.Options(bare=bare, fresh=fresh, engine=engine)
     found = labs.up(fleet, state_dir=place, progress=voice.line, options=options)
     print(_status_table(found))
-    voice.line('eval "$(fleetctl lab env)" makes this shell use it')
+    voice.line(hint.whole('eval "$(fleetctl lab env)" makes this shell use it', inventory))
 
 
 @lab.command()

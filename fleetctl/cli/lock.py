@@ -7,8 +7,7 @@ from typing import Any
 import typer
 
 from fleetctl.cli.change import ask, exit_code, with_session
-from fleetctl.cli.options import Inventory, Output, Yes
-from fleetctl.cli.options import options as options_of
+from fleetctl.cli.options import READS, Options, WholeHelp, taking
 from fleetctl.cli.output import dump, table
 from fleetctl.commands import fleet_lock, paths
 from fleetctl.errors import CommandError, FleetctlError
@@ -18,13 +17,13 @@ from fleetctl.plan import audit, owner
 from fleetctl.plan.session import Session, now, who
 from fleetctl.remote.connection import Connection
 
-lock = typer.Typer(no_args_is_help=True)
+lock = typer.Typer(cls=WholeHelp, no_args_is_help=True)
 
 
 @lock.command()
-def status(inventory: Inventory = None, output: Output = "table") -> None:
+@taking(*READS)
+def status(options: Options) -> int:
     """Who holds the fleet's lock, for what, since when, and whether anything has been heard of them."""
-    options = options_of(inventory, output)
 
     def look(session: Session) -> int:
         holders = _holders(session)
@@ -37,13 +36,13 @@ def status(inventory: Inventory = None, output: Output = "table") -> None:
             print(_text(session, holders))
         return exit_code((), _balancers_error(session))
 
-    raise typer.Exit(with_session(options, lambda fleet: fleet.machines, look))
+    return with_session(options, lambda fleet: fleet.machines, look)
 
 
 @lock.command("break")
-def break_(inventory: Inventory = None, output: Output = "table", yes: Yes = False) -> None:
+@taking(*READS, "yes")
+def break_(options: Options) -> int:
     """Take the lock from whoever holds it. A command of theirs that still runs stops before its next operation."""
-    options = options_of(inventory, output, yes=yes)
 
     def act(session: Session) -> int:
         holders = _holders(session)
@@ -59,7 +58,7 @@ def break_(inventory: Inventory = None, output: Output = "table", yes: Yes = Fal
             options.voice.line(f"the lock on {machine} is broken; it was held by {holder}")
         return exit_code((), _balancers_error(session))
 
-    raise typer.Exit(with_session(options, lambda fleet: fleet.machines, act))
+    return with_session(options, lambda fleet: fleet.machines, act)
 
 
 def _holders(session: Session) -> dict[int, Holder]:

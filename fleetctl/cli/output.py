@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 from unicodedata import east_asian_width
 
+from fleetctl.plan import tally
 from fleetctl.plan.operation import Group, Node, Operation, Plan, Status, StepResult
 
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
@@ -89,7 +90,7 @@ def plan_text(plan: Plan, *, verbose: bool) -> str:
     if not count:
         return "\n".join([f"Plan {plan.id}: {plan.command}: nothing to do", *lines])
     head = f"Plan {plan.id}: {plan.command}: {count} operations on {len(machines)} machines"
-    return "\n".join([paint(head, "bold"), *lines])
+    return "\n".join([paint(head, "bold"), *lines, tally.words(plan)])
 
 
 def _tree(node: Node, depth: int, lines: list[str], verbose: bool) -> None:
@@ -128,6 +129,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "command": plan.command,
         "plan": plan.id,
         "operations": len(plan.operations),
+        "counts": tally.counts(plan),
         "tree": tree(operations),
         "notes": list(plan.notes),
     }
@@ -170,8 +172,11 @@ def results_text(results: Sequence[StepResult]) -> str:
     return table(("MACHINE", "RESULT", "STEPS", "TIME", "FAILED STEP"), rows, state_column=1)
 
 
-def status_text(document: Mapping[str, Any], problems: Sequence[str], *, wide: bool) -> str:
-    """The verdict first, then problems, then a row an instance; narrow enough for 80 columns."""
+def status_text(document: Mapping[str, Any], problems: Sequence[str], *, wide: bool, origin: str = "") -> str:
+    """The verdict first, then problems, then a row an instance; narrow enough for 80 columns.
+
+    `origin`: which inventory this is the fleet of.
+    """
     balancer, machines = document["balancer"], document["machines"]
     instances = [one for machine in machines for one in machine["instances"]]
     serving = sum(one["state"] == "serving" for one in instances)
@@ -181,7 +186,7 @@ def status_text(document: Mapping[str, Any], problems: Sequence[str], *, wide: b
     head = f"{document['fleet']}  {verdict}  {serving}/{len(instances)} serving, balancer {up} up"
     if release:
         head += f", release {release['number']} ({release['outcome']})"
-    lines = [head, *(f"  ! {problem}" for problem in problems)]
+    lines = [head, *([f"  inventory: {origin}"] if origin else []), *(f"  ! {problem}" for problem in problems)]
     columns = ["INSTANCE", "STATE", "ADDRESS", "BALANCER", "MTP", "NPUS", "RESTARTS"]
     columns += ["SPEC", "CONTAINER", "UNIT", "HTTP", "MODEL"] if wide else []
     lines += ["", table(columns, [_row(one, wide) for one in instances], state_column=1)]

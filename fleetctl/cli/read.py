@@ -9,20 +9,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fleetctl.balancer import routing
-from fleetctl.cli.change import Options, around, exit_code, with_session
+from fleetctl.cli import hint
+from fleetctl.cli.change import around, exit_code, with_session
+from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump, status_text, table
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script, words
 from fleetctl.errors import CommandError, UsageError
-from fleetctl.fleet import targets
+from fleetctl.fleet import load, targets
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Affinity
 
 if TYPE_CHECKING:
     from fleetctl.plan.session import Session
 
+ANSWERED = r'"GET /(health|metrics) HTTP/[0-9.]+" 200'  # for grep -E too
 
-def status(options: Options, *, wide: bool) -> int:
+
+def status(options: Options) -> int:
     """The table or the document; exit 4 when machines did not answer."""
 
     def look(session: Session) -> int:
@@ -31,8 +35,10 @@ def status(options: Options, *, wide: bool) -> int:
 
         document = states.document(session.fleet, session.facts, session.errors, session.peers())
         problems = [*([session.peers_problem] if session.peers_problem else []), *states.problems(document)]
-        document["problems"] = problems
-        print(dump(document) if options.json else status_text(document, problems, wide=wide))
+        document["inventory"] = str(session.fleet.path)
+        document["problems"] = problems = [hint.whole(problem, options.inventory) for problem in problems]
+        origin = load.origin(options.inventory)
+        print(dump(document) if options.json else status_text(document, problems, wide=options.wide, origin=origin))
         return exit_code((), session.errors.values())
 
     return with_session(options, lambda fleet: fleet.machines, look, at_once=True)
@@ -59,6 +65,7 @@ def check(options: Options, chosen: Sequence[str]) -> int:
             weights = session.lint_weights()
             rows += [(str(context.source), str(f.severity.value), f"{f.rule}: {f.message}") for f in weights]
             rows += [(str(context.source), "error", problem) for problem in session.lint_engine(context)]
+        rows = [(where, severity, hint.whole(message, options.inventory)) for where, severity, message in rows]
         failed = any(severity == "error" for _, severity, _ in rows)
         if options.json:
             entries = [{"where": where, "severity": severity, "message": message} for where, severity, message in rows]
@@ -66,7 +73,8 @@ def check(options: Options, chosen: Sequence[str]) -> int:
         elif rows:
             print(table(("WHERE", "SEVERITY", "WHAT"), rows))
         if not options.json:
-            print("not ready" if failed else "ready")
+            verdict = "not ready" if failed else "ready"
+            print(f"{verdict}: fleet {session.fleet.name}, of {load.origin(options.inventory)}")
         if session.errors and len(session.errors) == sum(severity == "error" for _, severity, _ in rows):
             return exit_code((), session.errors.values())
         return 1 if failed else 0
@@ -136,8 +144,12 @@ def logs(
     lines: int,
     access: bool,
     error: bool,
+    probes: bool,
 ) -> int:
-    """journalctl of instances, or a log file of the balancer; every line says whose it is when there are several."""
+    """journalctl of instances, or a log file of the balancer; every line says whose it is when there are several.
+
+    `probes`: also the lines of those that were answered, such as the balancer's of every second.
+    """
     period = _since(since)
 
     def machines(fleet: Fleet) -> tuple[int, ...]:
@@ -149,7 +161,7 @@ def logs(
 
     def look(session: Session) -> int:
         found = targets.resolve(session.fleet, chosen)
-        wanted = [(i.id, i.machine, _journal(i.name, follow, period, lines)) for i in found.instances]
+        wanted = [(i.id, i.machine, _journal(i.name, follow, period, lines, probes=probes)) for i in found.instances]
         if found.balancer:
             wanted.append(
                 (
@@ -158,25 +170,32 @@ def logs(
                     _balancer_log(session.fleet, follow, period, lines, access, error),
                 )
             )
-        return _print_logs(session, wanted)
+        return _print_logs(session, wanted, probes=probes)
 
     return with_session(options, machines, look)
 
 
-def _print_logs(session: Session, wanted: Sequence[tuple[str, int, str]]) -> int:
+def _print_logs(session: Session, wanted: Sequence[tuple[str, int, str]], *, probes: bool) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     prefix = len(wanted) > 1
 
     def one(entry: tuple[str, int, str]) -> None:
         name, machine, command = entry
+        shown = False
 
         def show(line: str) -> None:
+            nonlocal shown
+            if not probes and re.search(ANSWERED, line):
+                return
+            shown = True
             text = line.rstrip("\n")
             sys.stdout.write(f"[{name}] {text}\n" if prefix else f"{text}\n")
             sys.stdout.flush()
 
         session.connections[machine].run(command, timeout=math.inf, on_output=show)
+        if not shown and not probes and name != "balancer":
+            session.say(name, "nothing, but for probes that were answered: --probes shows those")
 
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
         list(pool.map(one, wanted))
@@ -192,14 +211,18 @@ def _since(since: str | None) -> str | None:
     return f"-{since}"
 
 
-def _journal(name: str, follow: bool, since: str | None, lines: int) -> str:
-    argv = ["exec", "journalctl", "-u", f"{name}.service", "--no-pager", "-o", "short-iso", "-n", str(lines)]
+def _journal(name: str, follow: bool, since: str | None, lines: int, *, probes: bool) -> str:
+    """Without `probes` the newest `lines` that are none; what is followed is sorted out here, as it comes."""
+    argv = ["journalctl", "-u", f"{name}.service", "--no-pager", "-o", "short-iso"]
     argv += ["--since", since] if since else []
-    return words(argv + (["-f"] if follow else []))
+    if probes or follow:
+        return words(["exec", *argv, "-n", str(lines), *(["-f"] if follow else [])])
+    backwards = words([*argv, "--quiet", "-r"])
+    return f"{backwards} | {words(['grep', '-Ev', ANSWERED])} | {words(['head', '-n', str(lines)])} | tac"
 
 
 def _balancer_log(fleet: Fleet, follow: bool, since: str | None, lines: int, access: bool, error: bool) -> str:
     if not access and not error:
-        return _journal(fleet.inventory.balancer.unit, follow, since, lines)
+        return _journal(fleet.inventory.balancer.unit, follow, since, lines, probes=True)
     file = f"/var/log/fleetctl/{fleet.name}/{'access' if access else 'error'}.log"
     return words(["exec", "tail", "-n", str(lines), *(["-F"] if follow else []), file])

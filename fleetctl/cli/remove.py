@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleetctl.cli.change import Options, around, carry_out, with_session
+from fleetctl.cli.change import around, carry_out, with_session
+from fleetctl.cli.options import Options
 from fleetctl.errors import CommandError, UnreachableError, UsageError
 from fleetctl.fleet import targets
 from fleetctl.fleet.fleet import Fleet

@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleetctl.cli.change import Options, exit_code, fleet_of, with_session
+from fleetctl.cli.change import exit_code, fleet_of, with_session
 from fleetctl.cli.history import commands_of
+from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump
 from fleetctl.errors import FleetctlError, UsageError
 from fleetctl.plan.session import Session

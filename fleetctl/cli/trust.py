@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from fleetctl.cli.change import Options, fleet_of
+from fleetctl.cli.change import fleet_of
+from fleetctl.cli.options import Options
 from fleetctl.errors import UsageError
 from fleetctl.fleet import targets
 from fleetctl.remote import hostkeys, scan

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from fleetctl.cli.change import Options, with_session
+from fleetctl.cli import hint
+from fleetctl.cli.change import with_session
+from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump, paint, table
+from fleetctl.fleet import load
 from fleetctl.plan.session import Session, now
 from fleetctl.verify import bounds, judge, run
 from fleetctl.verify.check import Check, Status
 
+LEGEND = f"PROVES: the failure rate that N looks leave possible at {bounds.CONFIDENCE:.0%}; all: there is no more"
 COLOURS = {Status.PASS: "green", Status.WARN: "yellow", Status.FAIL: "red", Status.SKIP: "dim"}
 
 
@@ -21,13 +26,13 @@ def verify(options: Options, *, reload: bool) -> int:
     def look(session: Session) -> int:
         began, when = time.monotonic(), now()
         evidence = run.conduct(session, reload=reload)
-        checks = judge.everything(evidence)
+        checks = [_pasteable(check, options) for check in judge.everything(evidence)]
         code = judge.exit_code(checks)
         seconds = time.monotonic() - began
         text = (
             dump(document(session, checks, code, when, seconds))
             if options.json
-            else report(session.fleet.name, checks, seconds)
+            else report(session.fleet.name, checks, seconds, load.origin(options.inventory))
         )
         # A server that echoes headers would have its answer quoted here.
         print(text.replace(session.key.reveal(), "***"))
@@ -74,19 +79,24 @@ def _entry(check: Check) -> dict[str, Any]:
     }
 
 
-def report(fleet: str, checks: Sequence[Check], seconds: float) -> str:
-    """The verdict, what failed with the next command, then every check."""
+def _pasteable(check: Check, options: Options) -> Check:
+    return replace(check, next_command=check.next_command and hint.whole(check.next_command, options.inventory))
+
+
+def report(fleet: str, checks: Sequence[Check], seconds: float, origin: str = "") -> str:
+    """The verdict, what failed with the next command, then every check. `origin`: whose inventory this is."""
     counts = {one: sum(check.status is one for check in checks) for one in Status}
     words = {Status.PASS: "passed", Status.WARN: "worth a look", Status.FAIL: "failed", Status.SKIP: "not judged"}
     tally = ", ".join(f"{counts[one]} {words[one]}" for one in Status if counts[one])
     total = verdict(checks)
     lines = [f"{fleet}  {paint(total.value.upper(), COLOURS[total])}  {tally}, in {seconds:.0f} s"]
+    lines += [f"  inventory: {origin}"] if origin else []
     for check in checks:
         if check.status is Status.FAIL:
             lines.append(f"  ! {check.id} ({check.where.value}): {check.seen}")
             lines += [f"    next: {check.next_command}"] if check.next_command else []
     rows = [_row(check) for check in checks]
-    return "\n".join([*lines, "", table(("RESULT", "CHECK", "WHERE", "N", "PROVES", "EXPECTED", "SEEN"), rows)])
+    return "\n".join([*lines, "", table(("RESULT", "CHECK", "WHERE", "N", "PROVES", "EXPECTED", "SEEN"), rows), LEGEND])
 
 
 def _row(check: Check) -> list[str]:

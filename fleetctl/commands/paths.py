@@ -154,6 +154,11 @@ def job_progress(unit_name: str) -> PurePosixPath:
     return PurePosixPath("/run/fleetctl/jobs") / f"{unit_name}.progress"
 
 
+def job_script(unit_name: str) -> PurePosixPath:
+    """What the unit runs: whether it is this very work is seen from its hash."""
+    return PurePosixPath("/run/fleetctl/jobs") / f"{unit_name}.sh"
+
+
 def serve(fleet: Fleet) -> PurePosixPath:
     """Programs that a source runs for receivers; nothing secret, the same everywhere."""
     return state(fleet) / "serve"

@@ -159,6 +159,7 @@ def full(fleet: Fleet, machine: Machine) -> str:
     """`state` and everything that the checks before a change look at: devices, ports, disks, tools, ways."""
     more = [Request("docker-info", "http://d/info", socket=True)]
     background, hashes, foreground = _parts(fleet, machine, more)
+    background[0] += f"; {_docker_disk()}"
     background += [f"{NPU}; {NPU_OWNERS}", _listeners(), _reach(fleet, machine)]
     return _assemble(background, [hashes, *foreground, *_machine(fleet, machine)])
 
@@ -175,6 +176,7 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
         f"systemctl list-units --all --plain --no-legend {quote(paths.job(fleet, '*'))} >jobs",
     ]
     files = [*_other_files(fleet, machine), str(paths.api_key(fleet))]
+    files += [str(paths.job_script(paths.job(fleet, what))) for what in ("image", "model", "manifest")]
     foreground = [*_state(fleet), *_peers(fleet, machine), _instance_files(fleet, machine), "date +%s >now"]
     foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
     foreground.append(f"cat {quote(paths.releases(fleet))}/*.json >releases 2>/dev/null")
@@ -225,7 +227,7 @@ def _model(fleet: Fleet) -> str:
 
 
 def _reach(fleet: Fleet, machine: Machine) -> str:
-    """Can this machine open the ports it will need? Refused is reached: nothing listens there yet."""
+    """Can this machine open the ports it will need? Refused is reached: nothing listens there yet; but for sshd."""
     inventory = fleet.inventory
     targets: list[str] = []
     if machine.id != inventory.source:
@@ -237,7 +239,8 @@ def _reach(fleet: Fleet, machine: Machine) -> str:
     probe = (
         'while read -r h p; do case $h in *:*) u="[$h]";; *) u=$h;; esac; '
         'e=$(curl -q -s -o /dev/null -m 3 --connect-timeout 2 --http0.9 -w "%{exitcode} %{errormsg}" "http://$u:$p/"); '
-        'case $e in 7*efused*|7*"connect to server"*) ;; 7*|28*|6*) echo "$h:$p ${e#* }" ;; esac; done >reach'
+        'if [ "$p ${e%% *}" != "22 7" ]; then case $e in 7*efused*|7*"connect to server"*) continue ;; esac; fi; '
+        'case $e in 7*|28*|6*) echo "$h:$p ${e#* }" ;; esac; done >reach'
     )
     return f"printf '%s\\n' {words(targets)} | {{ {probe}; }}"
 
@@ -251,7 +254,6 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
         TOPOLOGY,
         f"{{ cat {quote(accelerator.driver)}/version.info; }} >driver 2>/dev/null || rm -f driver",
         _disk("disk-model", str(fleet.inventory.model.path.parent)),
-        _disk("disk-docker", "/var/lib/docker"),
         _disk("disk-state", "/var/lib"),
         "cat /etc/ssh/ssh_host_*_key.pub >host-keys 2>/dev/null || true",
     ]
@@ -270,7 +272,17 @@ def _machine(fleet: Fleet, machine: Machine) -> list[str]:
     return checks
 
 
+def _docker_disk() -> str:
+    """Of the folder that the engine says it keeps images in; after its answer is there."""
+    root = 'sed -n \'s/.*"DockerRootDir":"\\([^"]*\\)".*/\\1/p\' docker-info 2>/dev/null'
+    return f"p=$({root}); p=${{p:-/var/lib/docker}}; {_space('disk-docker')}"
+
+
 def _disk(name: str, path: str) -> str:
-    """Free space where `path` is or would be: the nearest folder above it that exists."""
-    nearest = f'p={quote(path)}; while [ ! -d "$p" ]; do p=${{p%/*}}; p=${{p:-/}}; done'
+    return f"p={quote(path)}; {_space(name)}"
+
+
+def _space(name: str) -> str:
+    """Free space where $p is or would be: the nearest folder above it that exists."""
+    nearest = 'while [ ! -d "$p" ]; do p=${p%/*}; p=${p:-/}; done'
     return f'{nearest}; {{ df -PB1 "$p" | tail -n 1; df -Pi "$p" | tail -n 1; }} >{name}'

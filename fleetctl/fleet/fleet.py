@@ -66,6 +66,12 @@ class Fleet:
         return self.overrides.image or self.inventory.image.reference
 
     @property
+    def pinned(self) -> str | None:
+        """The content that the image has to have: the inventory's digest, when it is the inventory's image."""
+        own = self.inventory.image
+        return own.digest if self.image == own.reference else None
+
+    @property
     def tokens(self) -> int | None:
         """num_speculative_tokens in force, None when the fleet does not speculate."""
         if self.inventory.speculative is None:

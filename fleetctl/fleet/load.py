@@ -39,8 +39,14 @@ def find(explicit: Path | None = None) -> Path:
         return DEFAULT
     raise UsageError(
         f"no inventory: there is no {DEFAULT} in this folder and {VARIABLE} is not set",
-        next_command="fleetctl -i FILE ...",
+        next_command=f"name one with -i FILE after the command, or export {VARIABLE}=FILE",
     )
+
+
+def origin(explicit: Path | None = None) -> str:
+    """The inventory that `find` finds and why that one, for who did not name it: `inventory.yaml (in this folder)`."""
+    why = "-i" if explicit is not None else VARIABLE if os.environ.get(VARIABLE) else "in this folder"
+    return f"{find(explicit)} ({why})"
 
 
 def load(path: Path) -> Fleet:
@@ -51,7 +57,16 @@ def load(path: Path) -> Fleet:
         return Fleet(inventory, path)
     from fleetctl.fleet import excerpt
 
-    raise InventoryError(excerpt.render(str(path), read, mistakes))
+    raise InventoryError(excerpt.render(str(path), read, mistakes), _mend(path, mistakes))
+
+
+def _mend(path: Path, mistakes: list[Mistake]) -> str:
+    """What to type next. A file that cannot be read at all is seldom the one that was meant."""
+    lines = [mistake.place.line for mistake in mistakes if mistake.place is not None]
+    if not lines:
+        return "name another file with -i FILE, or mend this one"
+    first = f"{path}:{min(lines)}"
+    return f"mend {first if len(set(mistakes)) == 1 else f'these, the first in {first}'}, then fleetctl check"
 
 
 def _validated(read: Document) -> tuple[Inventory | None, list[Mistake]]:

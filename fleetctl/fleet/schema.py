@@ -211,7 +211,9 @@ class Image(Section):
         description="Reference of the image, such as `quay.io/ascend/vllm-ascend:v0.23.0`."
     )
     digest: Annotated[str, StringConstraints(pattern=DIGEST)] | None = Field(
-        default=None, description="Pins the content: `sha256:` and 64 hex digits. A tag alone can move."
+        default=None,
+        description="Pins the content: the image's id, or what its registry calls it (`sha256:` and 64 hex digits). "
+        "A source that has another one stops the command. A tag alone can move.",
     )
 
 

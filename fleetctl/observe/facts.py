@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +46,15 @@ class Container:
 
 @dataclass(frozen=True)
 class Image:
-    """An image by its content: the id differs between Docker's storage backends, layers and config do not."""
+    """An image by its content: the id differs between Docker's storage backends, layers and config do not.
+
+    `digests`: what registries call it, known of what was pulled.
+    """
 
     id: str
     content: str
     size: int
+    digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,8 +161,9 @@ class Facts:
     the units of instances, by path. `own_balancers`: units of its balancer. `own_units`: instance ids by the names
     of units whose header says they are this fleet's, also of instances that the inventory no longer lists. `jobs`:
     transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
-    `brought`: ids of images that fleetctl brought, oldest first. `transfer_tags`: transfers that may still log in
-    here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases` those that proved good.
+    `brought`: ids of images that fleetctl brought, oldest first; `brought_as`: with their names. `transfer_tags`:
+    transfers that may still log in here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases`
+    those that proved good.
     `experiment`: what `bench ab` changed here and has not put back. `link`: Mbit/s of the interface towards the source.
     """
 
@@ -186,6 +192,7 @@ class Facts:
     jobs: dict[str, str] = field(default_factory=dict)
     progress: dict[str, JobState] = field(default_factory=dict)
     brought: tuple[str, ...] = ()
+    brought_as: tuple[tuple[str, str], ...] = ()
     peers: str | None = None
     balancer: BalancerState | None = None
     flavour: str | None = None
@@ -221,9 +228,24 @@ def live_table(state: BalancerState | None) -> tuple[Peer, ...]:
     return tuple(Peer(peer.id, peer.address, state=WantedState(peer.state)) for peer in found)
 
 
+HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+
+
 def parse_json(text: str) -> Any:
-    """JSON or None: half an answer is no answer."""
+    """JSON or None: half an answer is no answer. Half a character in it (a lone surrogate) is U+FFFD: nobody could
+    print it."""
     try:
-        return json.loads(text)
-    except ValueError:
+        document = json.loads(text)
+        if HALF_A_CHARACTER.search(text):
+            whole = json.dumps(document, ensure_ascii=False).encode("utf-16", "surrogatepass")
+            document = json.loads(whole.decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
         return None
+    return document
+
+
+def served_models(document: Any) -> tuple[str, ...]:
+    """The names that /v1/models lists; none for a document of any other form, such as a stranger's on that port."""
+    listed = document.get("data") if isinstance(document, dict) else None
+    entries = listed if isinstance(listed, list) else ()
+    return tuple(str(entry["id"]) for entry in entries if isinstance(entry, dict) and entry.get("id"))

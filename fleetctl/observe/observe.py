@@ -24,6 +24,7 @@ from fleetctl.observe.facts import (
     Stopped,
     Unit,
     parse_json,
+    served_models,
 )
 from fleetctl.observe.npu_smi import parse_info
 
@@ -85,6 +86,7 @@ def parse(machine: int, text: str) -> Facts:
         },
         progress=progress(part.get("progress", "")),
         brought=tuple(line.split()[0] for line in part.get("brought", "").splitlines() if line.split()),
+        brought_as=tuple((w[0], w[1]) for w in map(str.split, part.get("brought", "").splitlines()) if len(w) == 2),
         peers=part["peers"] + "\n" if "peers" in part else None,
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
         flavour=part.get("flavour", "").strip() or None,
@@ -178,7 +180,8 @@ def image(text: str) -> Image | None:
     config = entry.get("Config") or {}
     kept = {k: config[k] for k in ("Entrypoint", "Cmd", "Env", "WorkingDir", "User") if config.get(k)}
     content = json.dumps([entry["RootFS"].get("Layers") or [], kept], sort_keys=True)
-    return Image(entry["Id"], hashlib.sha256(content.encode()).hexdigest(), int(entry.get("Size") or 0))
+    digests = tuple(str(name).partition("@")[2] for name in entry.get("RepoDigests") or ())
+    return Image(entry["Id"], hashlib.sha256(content.encode()).hexdigest(), int(entry.get("Size") or 0), digests)
 
 
 def hashes(text: str) -> dict[str, str]:
@@ -191,10 +194,10 @@ def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:
         if not name.startswith("health-"):
             continue
         index = name.removeprefix("health-")
-        models: Any = parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
+        models = parse_json(part.get(f"models-{index}", "")) if http.get(f"models-{index}") == 200 else None
+        names = served_models(models)
         accepts = {200: True, 401: False}.get(http.get(f"models-{index}", 0))
-        listed = models.get("data") if isinstance(models, dict) else None
-        found[int(index)] = Health(code or None, listed[0].get("id") if listed else None, accepts)
+        found[int(index)] = Health(code or None, names[0] if names else None, accepts)
     return found
 
 
@@ -206,7 +209,8 @@ def progress(text: str) -> dict[str, JobState]:
         ended, _, words = rest.partition("\t")
         match = re.fullmatch(r"bytes (\d+) (\d+) ?(.*)", words)
         done, total, said = (int(match[1]), int(match[2]), match[3]) if match else (None, None, words)
-        state = "failed" if ended not in ("", "success") else "done" if ended or said == "complete" else "running"
+        well = ended in ("success", "success 0")  # not by SIGTERM, which systemd takes for a good end
+        state = "failed" if ended and not well else "done" if ended or said == "complete" else "running"
         found[unit] = JobState(state, done, total, said)
     return found
 
@@ -256,12 +260,13 @@ def disk(text: str) -> Disk | None:
 def model(text: str | None) -> ModelState:
     values = {line.split()[0]: line.split()[1:] for line in (text or "").splitlines() if line.split()}
     arrived = int(values["arrived"][0]) if values.get("arrived") else 0
-    if "listing" not in values:
-        return ModelState(False, None, None, None, None, arrived)
 
     def first(key: str) -> str | None:
         return values[key][0] if values.get(key) else None
 
+    version, versions = first("version"), tuple(values.get("versions") or ())
+    if "listing" not in values:
+        return ModelState(False, None, None, None, None, arrived, version=version, versions=versions)
     size = first("size")
     verified = values.get("verified") or []
     # The manifest that was verified may have been replaced by that of another version.
@@ -276,8 +281,8 @@ def model(text: str | None) -> ModelState:
         size=int(size) if size else None,
         arrived=arrived,
         since=int(since) if since else None,
-        version=first("version"),
-        versions=tuple(values.get("versions") or ()),
+        version=version,
+        versions=versions,
     )
 
 

@@ -8,7 +8,7 @@ from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.instance import Instance
-from fleetctl.plan import desired, gate
+from fleetctl.plan import causes, desired, gate
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Action, Operation, Run, Wait
 
@@ -55,6 +55,18 @@ def comparisons_on(context: Context, machine: int) -> list[desired.Comparison]:
     return [context.comparisons[instance.id] for instance in context.fleet.on(machine)]
 
 
+def unproved(context: Context, machine: int) -> list[desired.Comparison]:
+    """Instances that a run of the release in force changed and left drained: one may be the canary that failed."""
+    if context.current is None or context.current.outcome == "good":
+        return []
+    drained = {peer.id for peer in context.peers if peer.state is PeerState.DRAIN}
+    return [
+        c
+        for c in comparisons_on(context, machine)
+        if c.state is desired.State.UP_TO_DATE and c.desired.instance.id in drained
+    ]
+
+
 def gate_operation(context: Context, step: str, which: Instance) -> Operation:
     """Unit, container, own NPUs, /health, name, 401 without the key, one real completion with it."""
     fleet = context.fleet
@@ -65,5 +77,6 @@ def gate_operation(context: Context, step: str, which: Instance) -> Operation:
         gate.serving(which, model_name),
         fleet.inventory.rollout.start_timeout,
         on_failure=Script("gate_log", (unit, 30)),
+        explain=causes.known,
     )
     return op(step, which.machine, "wait until it answers a completion", wait, which.id)

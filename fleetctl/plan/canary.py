@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
@@ -51,19 +52,24 @@ def read(text: str) -> Answers:
     for number in range(len(PROMPTS)):
         answer, _, last = part.get(f"answer-{number}", "").strip().rpartition("\n")
         code, _, seconds = last.partition(" ")
-        document = parse_json(answer)
-        if code != "200" or not isinstance(document, dict) or not document.get("choices"):
-            texts.append(None)
-            rates.append(None)
-            continue
-        message = document["choices"][0].get("message") or {}
-        texts.append(message.get("content") or "")
-        tokens = (document.get("usage") or {}).get("completion_tokens")
-        rates.append(tokens / float(seconds) if tokens and float(seconds) > 0 else None)
+        said, tokens = _completion(parse_json(answer)) if code == "200" else (None, None)
+        texts.append(said)
+        rates.append(tokens / float(seconds) if said is not None and tokens and float(seconds) > 0 else None)
     counters: dict[str, float] = {}
     for name, value in re.findall(r"^vllm:spec_decode_num_(\w+?)_total\S* (\S+)$", part.get("counters", ""), re.M):
         counters[name] = counters.get(name, 0.0) + float(value)
     return Answers(tuple(texts), tuple(rates), counters.get("drafts"), counters.get("accepted_tokens"))
+
+
+def _completion(document: Any) -> tuple[str | None, int | None]:
+    """Text and completion tokens of a chat completion; None for what has another form."""
+    match document:
+        case {"choices": [{"message": dict() as message}, *_]}:
+            text, usage = message.get("content") or "", document.get("usage")
+            tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+            return (text if isinstance(text, str) else None), (tokens if isinstance(tokens, int) else None)
+        case _:
+            return None, None
 
 
 def proves(which: Instance, speculates: bool, trained: bool = True) -> Callable[[str], Judgement]:

@@ -48,6 +48,8 @@ def machine_problems(
     found += _npus(fleet, machine, facts, chosen, adopted)
     found += _ports(fleet, machine, facts, chosen, adopted)
     found += _names(fleet, facts, chosen, adopted)
+    found += _of_another(fleet, facts, chosen)
+    found += _renamed(facts, chosen)
     found += _disks(fleet, machine, facts)
     return found
 
@@ -85,6 +87,10 @@ def source_problems(fleet: Fleet, source: Facts, others: Iterable[Facts] = ()) -
     for other in others if model.shared else ():
         if other.model is None or source.model is None or other.model.listing != source.model.listing:
             yield f"model.shared: {other.machine} does not see the files of {model.path} that are here"
+    if (pinned := fleet.pinned) is not None and source.image is not None:
+        seen = (source.image.id, *source.image.digests)
+        if pinned not in seen:
+            yield f"{fleet.image} is {' or '.join(seen)} here, and image.digest says {pinned}"
     if not source.host_keys:
         yield "no readable /etc/ssh/ssh_host_*_key.pub: receivers could not pin this machine"
 
@@ -140,6 +146,58 @@ def _npus(
             ):
                 owner = f"container {holder.name}" if holder else seen_owner or "a process"
                 yield f"NPU {device} is held by {owner} (pid {process.pid}), which the inventory does not list to clean"
+
+
+def _of_another(fleet: Fleet, facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+    """What another instance has, and would leave only after the one that waits for it: nobody would ever move."""
+    moving = [instance for instance in instances if instance.name not in facts.stopped]
+    known = {instance.id for instance in fleet.on(facts.machine)}
+    npus: dict[tuple[str, str], list[int]] = {}
+    ports: dict[tuple[str, str], list[int]] = {}
+    held = {npu.id: npu.processes or () for npu in (facts.npu.npus if facts.npu else ())}
+    for instance in moving:
+        for device in instance.devices:
+            busy = [p for p in held.get(device, ()) if p.memory_mb is None or p.memory_mb >= BUSY_MB]
+            holders = {_instance_of(fleet, facts.container_of(facts.npu_owners.get(p.pid or 0))) for p in busy}
+            for other in sorted(one for one in holders if one not in (None, instance.id)):
+                npus.setdefault((instance.id, str(other)), []).append(device)
+        for container in facts.containers or ():
+            has = _instance_of(fleet, container)
+            if container.state == "running" and instance.port in container.ports and has not in (None, instance.id):
+                ports.setdefault((instance.id, str(has)), []).append(instance.port)
+    if npus:
+        ids = [one for one in sorted(known) if any(one in pair for pair in npus)]
+        listed = " ".join(ids)
+        way = f"first fleetctl stop {listed}, then fleetctl rollout, then fleetctl start {listed}"
+        yield f"{_wishes('NPU', npus)}: {way}"
+    if ports:
+        way = "give instances.port a range that nobody has; from there it can change again"
+        yield f"{_wishes('port', ports)}: {way}"
+
+
+def _renamed(facts: Facts, instances: Sequence[Instance]) -> Iterator[str]:
+    """Units are found by name: under another one it would be a second instance on the same NPUs and port."""
+    names = {instance.id: instance.name for instance in instances}
+    other = {id: name for name, id in facts.own_units.items() if id in names and names[id] not in facts.own_units}
+    if other:
+        first, more = next(iter(sorted(other))), ", ..." if len(other) > 1 else ""
+        yield (
+            f"{', '.join(sorted(other))} {'are' if more else 'is'} {other[first]}.service{more} here and "
+            f"{names[first]}.service{more} in the inventory: put instances.name back, or fleetctl remove-machine "
+            f"{facts.machine} and then fleetctl add-machine {facts.machine}"
+        )
+
+
+def _wishes(what: str, wanted: dict[tuple[str, str], list[int]]) -> str:
+    """`67/1 is to have NPU 4, which 67/2 has, 67/2 NPU 6, which 67/3 has`."""
+    words = [f"{who} {what} {','.join(map(str, which))}, which {other} has" for (who, other), which in wanted.items()]
+    return ", ".join(words).replace(f" {what} ", f" is to have {what} ", 1)
+
+
+def _instance_of(fleet: Fleet, container: Container | None) -> str | None:
+    """Of a container of this fleet, the instance that it is."""
+    ours = container is not None and container.label("fleet") == fleet.name
+    return container.label("instance") if container is not None and ours else None
 
 
 def _ports(
@@ -244,7 +302,7 @@ def equal_everywhere(facts: Iterable[Facts]) -> list[str]:
 
 
 def api_key_shape(key: str) -> str | None:
-    """A key that cannot travel in an HTTP header, or is no key."""
-    if not re.fullmatch(r"[\x21-\x7e]{8,512}", key):
-        return "the API key has to be 8 to 512 printable characters without spaces"
+    """A key that cannot travel in an HTTP header, or between quotes to curl, or is no key."""
+    if not re.fullmatch(r"[\x21\x23-\x5b\x5d-\x7e]{8,512}", key):
+        return "the API key has to be 8 to 512 printable characters without spaces, double quotes and backslashes"
     return None

@@ -87,6 +87,12 @@ class Context:
             return False
         return seen is None or seen.verified is None or seen.verified != source.verified
 
+    def _changed_in_place(self, machine: int) -> bool:
+        """The files that the machine serves from are the source's own, and not those that were checked last."""
+        own = machine == self.source or self.fleet.inventory.model.shared
+        source = self.facts[self.source].model
+        return own and source is not None and source.present and source.verified is None
+
     def _new_key(self, machine: int) -> bool:
         """The machine's key file holds another key: engines read it once, when they start."""
         return self.facts[machine].files.get(str(paths.api_key(self.fleet))) != self.key_hash
@@ -138,7 +144,7 @@ class Context:
                 self.facts[instance.machine],
                 new_image=self.new_image(instance.machine),
                 new_key=self._new_key(instance.machine),
-                new_model=self.new_model(instance.machine),
+                new_model=self.new_model(instance.machine) or self._changed_in_place(instance.machine),
             )
             for machine in self.machines
             for instance in self.fleet.on(machine)

@@ -12,6 +12,7 @@ from fleetctl.commands.script import Script, body, words
 from fleetctl.observe.facts import Facts
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context, archive
+from fleetctl.plan.desired import sha256
 from fleetctl.plan.fanout import Pair, pairs
 from fleetctl.plan.meter import duration, size
 from fleetctl.plan.operation import Copy, Group, Job, Operation, OutputOf, Run, Way, sequence
@@ -28,7 +29,7 @@ def image(context: Context, machine: int) -> Group:
         return sequence("image")
     unit, folder = paths.job(fleet, "image"), _folder(context, "image")
     limit = fleet.inventory.distribution.bytes_per_second
-    script = Script("job_image", (folder, fleet.image, limit))
+    script = Script("job_image", (folder, fleet.image, limit, paths.images(fleet)), uses=("brought",))
     seen = context.facts[context.source].image
     job = Job(unit, script, paths.job_progress(unit), COPY_SECONDS, folder)
     copied = _copy(context, machine, "image", fleet.image, seen.size if seen else None, job)
@@ -40,13 +41,21 @@ def pull(context: Context, machine: int) -> Group:
     fleet, source = context.fleet, context.source
     if machine != context.machines[0] or context.facts[source].image is not None:
         return sequence("pull")
-    unit = paths.job(fleet, "image")
-    job = Job(unit, Script("job_pull", (fleet.image,)), paths.job_progress(unit), COPY_SECONDS)
-    return sequence("pull", op("pull", source, f"pull {fleet.image}", job), _note(context, "pull", source))
+    unit, pinned = paths.job(fleet, "image"), fleet.pinned
+    script = Script("job_pull", (fleet.image, paths.images(fleet), pinned or ""), uses=("brought",))
+    job = Job(unit, script, paths.job_progress(unit), COPY_SECONDS)
+    words = f"pull {fleet.image}" + (f" as {pinned[:19]}" if pinned else "")
+    return sequence(
+        "pull",
+        _end_other(context, "pull", source, job),
+        op("pull", source, words, job),
+        _note(context, "pull", source),
+    )
 
 
 def _note(context: Context, step: str, machine: int) -> Operation:
-    note = Script("note_image", (paths.images(context.fleet), context.fleet.image), context.fleet.name)
+    words = (paths.images(context.fleet), context.fleet.image)
+    note = Script("note_image", words, context.fleet.name, uses=("brought",))
     return op(step, machine, "note that fleetctl brought it", Run(note))
 
 
@@ -83,15 +92,31 @@ def manifest(context: Context, machine: int) -> Group:
     if machine != context.machines[0]:
         return sequence("manifest")
     due = source is not None and source.present and not source.verified
-    return sequence("manifest", *_sweep(context), _manifest(context) if due else None)
+    return sequence("manifest", *_sweep(context), *(_manifest(context) if due else ()))
 
 
-def _manifest(context: Context) -> Operation:
+def _manifest(context: Context) -> tuple[Operation | None, Operation]:
     fleet = context.fleet
     unit = paths.job(fleet, "manifest")
     script = Script("job_manifest", (fleet.inventory.model.path, paths.manifest(fleet)), uses=("model_files",))
     job = Job(unit, script, paths.job_progress(unit), COPY_SECONDS)
-    return op("manifest", context.source, "make the manifest (sha256 of every file that changed)", job)
+    made = op("manifest", context.source, "make the manifest (sha256 of every file that changed)", job)
+    return _end_other(context, "manifest", context.source, job), made
+
+
+def _runs(context: Context, machine: int, job: Job) -> bool:
+    """The unit runs there and does this very work, and not that of an earlier command for another image or model."""
+    facts = context.facts[machine]
+    seen = facts.files.get(str(paths.job_script(job.unit)))
+    return facts.jobs.get(job.unit) == "running" and seen == sha256(job.script.text)
+
+
+def _end_other(context: Context, step: str, machine: int, job: Job) -> Operation | None:
+    """A unit of that name that is busy with something else makes room; what it has brought stays."""
+    if context.facts[machine].jobs.get(job.unit) != "running" or _runs(context, machine, job):
+        return None
+    words = f"end {job.unit}, which an earlier command started for something else"
+    return op(step, machine, words, Run(Script("job_stop", (job.unit,), context.fleet.name), timeout=100))
 
 
 def _sweep(context: Context) -> list[Operation]:
@@ -101,7 +126,9 @@ def _sweep(context: Context) -> list[Operation]:
         for tag in facts.transfer_tags:
             number, _, what = tag.removeprefix(f"{context.fleet.name}-").partition("-")
             receiver = context.facts.get(int(number)) if number.isdigit() else None
-            if receiver is None or receiver.jobs.get(paths.job(context.fleet, what)) == "running":
+            if receiver is None and number.isdigit() and int(number) in context.fleet.machines:
+                continue  # not looked at: its copy may go on
+            if receiver is not None and receiver.jobs.get(paths.job(context.fleet, what)) == "running":
                 continue
             revoke = _revoke(context, source, tag)
             found.append(op("manifest", source, f"revoke the key of an ended transfer to {number}", revoke))
@@ -131,19 +158,19 @@ def _can_serve(context: Context, machine: int) -> bool:
 def _copy(context: Context, machine: int, what: str, name: str, weight: int | None, job: Job) -> Group:
     """One transfer: from the planned source, or from any other machine that comes to have it."""
     fleet, facts = context.fleet, context.facts[machine]
-    follow = facts.jobs.get(job.unit) == "running"
+    follow = _runs(context, machine, job)
     pair = planned(context, what)[machine]
     holders = frozenset(_holders(context, what))
     able = [m for m in context.facts if m != machine and (m in holders or m in planned(context, what))]
     ways = {m: _way(context, m, machine, what) for m in able if _can_serve(context, m) or m == context.source}
     serves = fleet.inventory.distribution.serves
-    copy = Copy(what, job, pair.source, ways, holders, pair.after, serves, follow)
+    copy = Copy(what, job, pair.source, ways, holders, pair.after, serves, follow, context.source)
     if follow:
         summary = f"follow the copy of {name} that goes on there"
     else:
         turn = f", turn {pair.turn}" if len(planned(context, what)) > 1 else ""
         summary = f"copy {name} from {pair.source} ({_cost(context, facts, weight)}{turn})"
-    return sequence(what, op(what, machine, summary, copy))
+    return sequence(what, _end_other(context, what, machine, job), op(what, machine, summary, copy))
 
 
 def _cost(context: Context, receiver: Facts, weight: int | None) -> str:

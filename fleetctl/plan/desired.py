@@ -14,7 +14,7 @@ from fleetctl.commands import paths, units
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import Container, Facts
-from fleetctl.plan import drift
+from fleetctl.plan import differences, drift
 
 
 def sha256(text: str) -> str:
@@ -98,7 +98,8 @@ def _state(
     if container is not None and container.state == "running" and container.label("fleet") != fleet.name:
         return State.RECREATE, "its container is not this fleet's"
     if seen is None:
-        return State.CREATE, "it has no unit"
+        runs = container is not None and container.state == "running"
+        return (State.RECREATE, drift.GONE) if runs else (State.CREATE, "it has no unit")
     if container is None or container.state != "running" or unit is None or unit.active != "active":
         if which.name in facts.parked and unit is not None and unit.active in ("inactive", "failed"):
             return State.START, f"parked by the watchdog: {facts.parked[which.name].reason}"
@@ -107,8 +108,7 @@ def _state(
             f"unit {unit.active if unit else 'unknown'}, container {container.state if container else 'absent'}",
         )
     if container.label("spec") != desired.spec:
-        old, new = container.label("tokens"), str(fleet.tokens or 0)
-        return State.RECREATE, f"mtp {old} -> {new}" if old != new else "its flags, mounts or devices differ"
+        return State.RECREATE, _difference(fleet, desired, container, facts)
     if new_image or (facts.image is not None and container.image_id != facts.image.id):
         return State.RECREATE, "it runs another image"
     if write_unit:
@@ -120,6 +120,16 @@ def _state(
     if health is None or health.http != 200:
         return State.START, f"/health answers {health.http if health and health.http else 'nothing'}"
     return State.UP_TO_DATE, ""
+
+
+def _difference(fleet: Fleet, desired: DesiredInstance, container: Container, facts: Facts) -> str:
+    """Between what runs and what is wanted: the tokens, and the flags as its unit has them, if that started it."""
+    old, new = container.label("tokens"), str(fleet.tokens or 0)
+    tokens = [f"mtp {old} -> {new}"] if old != new else []
+    text = facts.unit_texts.get(str(paths.unit(desired.instance.name)), "")
+    started_it = f" spec={container.label('spec')} " in text.partition("[Unit]")[0]
+    flags = differences.options(text, desired.unit_text, tokens_said=bool(tokens)) if started_it else ""
+    return ", ".join([*tokens, *([flags] if flags else [])]) or "its flags, mounts or devices differ"
 
 
 def _young(fleet: Fleet, container: Container, facts: Facts) -> bool:

@@ -11,6 +11,7 @@ from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import Facts
 
 UNIT = "its unit file was changed by hand"
+GONE = "its unit file is gone"
 
 
 def by_hand(which: Instance, facts: Facts) -> str | None:
@@ -23,6 +24,9 @@ def by_hand(which: Instance, facts: Facts) -> str | None:
         return UNIT
     if dropins := own_dropins(which, facts):
         return f"its unit file was changed by hand ({', '.join(dropins)})"
+    container = facts.container(which.name)
+    if text is None and container is not None and container.state == "running" and container.label("fleet"):
+        return GONE  # it was started from one: it runs until it ends, and would not start again
     return None
 
 

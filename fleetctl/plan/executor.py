@@ -206,8 +206,14 @@ class Executor:
     def _last_words(self, operation: Operation, wait: Wait) -> str | None:
         if wait.on_failure is None:
             return None
-        result = self._call(operation.machine, wait.on_failure, 15)
-        return f"its last words:\n{result.stdout.rstrip()}" if result.stdout.strip() else None
+        try:
+            result = self._call(operation.machine, wait.on_failure, 15)
+        except FleetctlError as error:  # beside why it failed, never instead of it
+            return f"its last words could not be had: {error.cause}"
+        if not result.stdout.strip():
+            return None
+        cause = wait.explain(result.stdout) if wait.explain is not None else None
+        return f"its last words:\n{result.stdout.rstrip()}" + (f"\nknown cause: {cause}" if cause else "")
 
     def _tell(self, operation: Operation, progress: Progress) -> None:
         """To whoever draws it, or every few seconds as a line."""
@@ -227,7 +233,7 @@ class Executor:
             text = peers_file.render(edit.edit(self._table(operation, edit, old)))
             if text == old:
                 break
-            before = hashlib.sha256(old.encode()).hexdigest() if old else "-"
+            before = self._hash(operation, edit, old) if seen.rc == 0 else "-"
             swap = Script("swap_file", (edit.path, "0644", before), self.fleet)
             result = self._call(operation.machine, swap, 60, text.encode())
             if result.rc == 0:
@@ -239,6 +245,12 @@ class Executor:
         if edit.configuration is not None:
             self._write_configuration(operation, edit)
         return self._loaded(operation, edit)
+
+    def _hash(self, operation: Operation, edit: EditPeers, text: str) -> str:
+        """Of the file. One that holds other bytes than text is not what was read of it: its machine is asked."""
+        if "\ufffd" not in text:
+            return hashlib.sha256(text.encode()).hexdigest()
+        return self._call(operation.machine, Script("hash_file", (edit.path,)), 20).stdout.strip()
 
     def _table(self, operation: Operation, edit: EditPeers, text: str) -> tuple[Peer, ...]:
         """The peers of the file; of the running balancer when somebody broke or removed it."""

@@ -45,9 +45,10 @@ def _with_hooks(stage: Stage, group: Group, before: Context, after: Context, com
 def _stage(stage: Stage, context: Context, command: str) -> tuple[Group, Context]:
     machines: list[Node] = []
     kinds = [step for step in stage.steps if isinstance(step, str)]
-    for machine in _order(stage, context):
+    order = _order(stage, context)
+    for machine in order:
         parts: list[Node] = [
-            steps.STEPS[step](context, machine)
+            _step(step, context, machine, first=machine == order[0])
             if isinstance(step, str)
             else own_steps.step(step, context, stage.name, machine, command)
             for step in stage.steps
@@ -68,11 +69,22 @@ def _stage(stage: Stage, context: Context, command: str) -> tuple[Group, Context
     return group, context
 
 
+def _step(step: str, context: Context, machine: int, *, first: bool) -> Group:
+    """The balancer's goes with whoever comes first: it is there before anybody is taken out of it."""
+    if step == "balancer":
+        return steps.STEPS[step](context, context.machines[0]) if first else sequence(step)
+    return steps.STEPS[step](context, machine)
+
+
 def _order(stage: Stage, context: Context) -> list[int]:
-    """Joining order; where what serves is changed, the machine of the canary first."""
-    if "roll" not in stage.steps or context.canary is None:
+    """Joining order; where what serves is changed, first whose instances an earlier run left out, then the canary's."""
+    if "roll" not in stage.steps:
         return list(context.machines)
-    return sorted(context.machines, key=lambda machine: machine != int(str(context.canary).split("/")[0]))
+    canary = None if context.canary is None else int(context.canary.split("/")[0])
+    return sorted(
+        context.machines,
+        key=lambda machine: (not build.unproved(context, machine), canary is not None and machine != canary),
+    )
 
 
 def _with_peers(context: Context, peers: tuple[Peer, ...]) -> Context:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fleetctl.commands import paths
 from fleetctl.commands import units as unit_texts
 from fleetctl.commands.script import Script
-from fleetctl.plan import adopt, gate
+from fleetctl.plan import adopt, drift, gate
 from fleetctl.plan.build import comparisons_on, enable, op, unit_active, write
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import Comparison, sha256
@@ -100,7 +100,7 @@ def units(context: Context, machine: int) -> Group:
     watchdog, rearm = _watchdog(context, machine)
     caches = tuple(paths.cache(fleet, c.desired.instance) for c in changed)
     folders = Run(Script("make_folders", caches, fleet.name))
-    by_hand = [_save(context, c) for c in comparisons if c.by_hand is not None]
+    by_hand = [_save(context, c) for c in comparisons if c.by_hand not in (None, drift.GONE)]
     texts = [_write_unit(context, c) for c in changed]
     reload = op("units", machine, "daemon-reload", Run(Script("daemon_reload", (), fleet.name)))
     return sequence(

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleetctl.balancer.peers import Peer
 from fleetctl.fleet.instance import Instance
-from fleetctl.observe.facts import parse_json
+from fleetctl.observe.facts import parse_json, served_models
 from fleetctl.observe.npu_smi import parse_info
 from fleetctl.observe.observe import sections
 from fleetctl.plan.checks import BUSY_MB
@@ -55,14 +55,14 @@ def serving(instance: Instance, model: str) -> Callable[[str], Judgement]:
 
 
 def _answers(part: dict[str, str], instance: Instance, model: str) -> Judgement:
-    listed = parse_json(part.get("models", ""))
-    names = [entry.get("id") for entry in listed.get("data", [])] if isinstance(listed, dict) else []
+    listed, unauthorized = part.get("models", "").strip(), part.get("unauthorized", "").strip()
+    if not listed or unauthorized in ("", "000"):  # a server that has just begun may be busy for longer than we ask
+        return _pending("/v1/models gives no answer")
+    names = served_models(parse_json(listed))
     if model not in names:
-        return _dead(
-            f"/v1/models lists {', '.join(map(str, names)) or part.get('models', '').strip()[:80]}, not {model}"
-        )
-    if part.get("unauthorized", "").strip() != "401":
-        return _dead(f"it answers {part.get('unauthorized', '').strip()} without a key, 401 was due")
+        return _dead(f"/v1/models lists {', '.join(names) or listed[:80]}, not {model}")
+    if unauthorized != "401":
+        return _dead(f"it answers {unauthorized} without a key, 401 was due")
     body, _, code = part.get("completion", "").strip().rpartition("\n")
     answer = parse_json(body)
     if code.strip() != "200" or not isinstance(answer, dict) or not answer.get("choices"):
@@ -74,8 +74,11 @@ def _own_devices(part: dict[str, str], instance: Instance) -> Judgement:
     """Exactly its own NPUs have a process of its container."""
     pids = {int(line) for line in part.get("pids", "").split() if line.isdigit()}
     report = parse_info(part.get("npu", ""))
-    if not report.npus:
-        return _pending("npu-smi gives no answer")
+    told = {npu.id for npu in report.npus if npu.processes is not None}
+    if silent := set(instance.devices) - told:
+        return _pending(f"npu-smi does not say who holds NPU {_list(silent)}")
+    if not pids:
+        return _pending("Docker does not say which processes are its own")
     held = {
         npu.id
         for npu in report.npus

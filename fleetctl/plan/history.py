@@ -46,7 +46,8 @@ class Command:
 
 
 def commands(logs: Mapping[int, str], running: Iterable[str] = ()) -> list[Command]:
-    """The commands of all logs, oldest first. `running`: the runs whose owner holds the lock now.
+    """The commands of all logs, oldest first. `running`: the runs whose owner holds the lock now; further plans of a
+    command have its run and a number, such as `1f00ab12-2`.
 
     A line that is none, such as half of one that a full disk cut, is passed over.
     """
@@ -58,7 +59,7 @@ def commands(logs: Mapping[int, str], running: Iterable[str] = ()) -> list[Comma
                 _add(found.setdefault(entry["run"], Command(entry["run"])), machine, entry)
     alive = set(running)
     for command in found.values():
-        command.outcome = _outcome(command, command.run in alive)
+        command.outcome = _outcome(command, command.run.partition("-")[0] in alive)
     return sorted(found.values(), key=lambda command: command.when)
 
 

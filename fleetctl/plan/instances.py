@@ -8,10 +8,11 @@ from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.instance import Instance
 from fleetctl.plan import adopt, canary, desired, gate
-from fleetctl.plan.build import HELD, comparisons_on, gate_operation, op, unit_active
+from fleetctl.plan.build import HELD, comparisons_on, gate_operation, in_rotation, op, unit_active, unproved
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Operation, Run, Wait, sequence, side_by_side
+from fleetctl.plan.removal import GONE
 from fleetctl.plan.rotation import drain, undrain
 
 
@@ -23,10 +24,16 @@ def _serves(context: Context, comparison: desired.Comparison) -> bool:
     peer = next((peer for peer in context.peers if peer.id == which.id and peer.state is not PeerState.OFF), None)
     if peer is None:
         return False
+    container = context.facts[which.machine].container(which.name)
+    running = container is not None and container.state == "running"
     if peer.address != which.address:  # it was asked where it will be: what runs is taken to serve where it is
-        running = context.facts[which.machine].container(which.name)
-        return running is not None and running.state == "running"
-    return health is not None and health.http == 200
+        return running
+    if health is not None and health.http == 200:
+        return True
+    # One look of ours may find a busy server slow; whom the balancer finds well it sends users to.
+    live = context.facts[context.balancer].balancer
+    found_well = live is not None and any(row.id == which.id and row.health == "ok" for row in live.peers)
+    return running and found_well and comparison.state is not State.LOADING
 
 
 def serving_unseen(context: Context) -> list[str]:
@@ -58,9 +65,11 @@ def start(context: Context, machine: int) -> Group:
 def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Group:
     """Start or restart one instance that takes no requests, and wait until it answers a real completion."""
     fleet, which = context.fleet, comparison.desired.instance
-    running = context.facts[which.machine].container(which.name)
+    container = context.facts[which.machine].container(which.name)
+    running = container if container is not None and container.state == "running" else None
     # systemd may be about to start it by itself, with the unit as it will be written: then it would hold its own NPUs.
-    replace_it = (running is not None and running.state == "running") or unit_active(context, which.machine, which.name)
+    active = unit_active(context, which.machine, which.name)
+    replace_it = running is not None or active
     unit = f"{which.name}.service"
     wait_free = Wait(Script("npu_info"), gate.devices_free(which), 120, 20)
     verb = "restart" if replace_it else "start"
@@ -82,6 +91,10 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
                 which.id,
             )
         )
+        if running is not None and not active:  # typed by hand, or left by a client that was killed
+            remove = Run(Script("remove_container", (running.id, fleet.name), fleet.name), timeout=HELD)
+            words = f"remove container {which.name}, which runs without its unit"
+            operations.append(op(step, which.machine, words, remove, which.id))
     operations += [
         op(step, which.machine, f"wait for free NPUs {_devices(which)}", wait_free, which.id),
         op(
@@ -113,11 +126,23 @@ def roll(context: Context, machine: int) -> Group:
     sibling = next((c.desired.instance for c in rest), None)
     return sequence(
         "roll",
+        side_by_side("unproved", *(_asked_again(context, c.desired.instance) for c in unproved(context, machine))),
         *(
             replace_serving(context, "roll", c, asked=canary.operation(context, "canary", c.desired.instance, sibling))
             for c in first
         ),
         *(side_by_side("batch", *(replace_serving(context, "roll", c) for c in batch)) for batch in batches),
+    )
+
+
+def _asked_again(context: Context, which: Instance) -> Group:
+    """Before it takes requests it answers what the canary is asked: nobody knows at what an earlier run ended."""
+    sibling = next((one for one in context.fleet.on(which.machine) if in_rotation(context, one)), None)
+    return sequence(
+        which.id,
+        gate_operation(context, "gate", which),
+        canary.operation(context, "canary", which, sibling),
+        undrain(context, "roll", which),
     )
 
 
@@ -146,9 +171,9 @@ def no_room(context: Context) -> str | None:
     state = context.facts[context.balancer].balancer
     if state is None:
         return None
-    up = [peer for peer in state.peers if peer.state == "up"]
-    load, out = sum(peer.inflight or 0 for peer in up), batch_size(context)
-    room = (len(up) - out) * max_num_seqs(context.fleet)
+    load, out = sum(peer.inflight or 0 for peer in state.peers if peer.state == "up"), batch_size(context)
+    up = [peer for peer in state.peers if peer.state == "up" and peer.health not in GONE]
+    room = max(0, len(up) - out) * max_num_seqs(context.fleet)
     if load <= room:
         return None
     return (

@@ -31,6 +31,11 @@ class Look:
     bytes: tuple[int, int] | None
     log: tuple[str, ...]
 
+    @property
+    def by_itself(self) -> bool:
+        """Docker loads a layer, or the image is tried: no byte of the source is waited for (job_image)."""
+        return self.words.startswith(("loading ", "running "))
+
 
 class JobFailed(CommandError):
     """The job ended by itself, with `status`."""
@@ -48,18 +53,24 @@ def look(text: str) -> Look:
     words, moved = progress.strip(), None
     if (match := re.fullmatch(r"bytes (\d+) (\d+) ?(.*)", words)) is not None:
         moved, words = (int(match[1]), int(match[2])), match[3]
-    active, ended = values.get("ActiveState"), values.get("Ended", "")
+    active, how = values.get("ActiveState"), values.get("Ended", "")
+    ended, _, number = how.partition(" ")
+    if ended == "success" and number not in ("", "0"):
+        ended = "signal"  # systemd takes an end by SIGTERM for a good one
     if values.get("SubState") == "exited" and values.get("Result") == "success":
         state = "done"
     elif active == "failed":
         state = "failed"
     elif active == "inactive":
-        # Cleared by another fleetctl that saw it end; without a word about its end the machine was rebooted.
+        # systemd forgets a unit that failed, a fleetctl that saw it end one that did well; without a word about its end
+        # the machine was rebooted.
         state = {"success": "done", "": "gone"}.get(ended, "failed")
     else:
         state = "running"
-    status = values.get("ExecMainStatus", "")
+    status = number or values.get("ExecMainStatus", "")
     lines = tuple(line for line in log.splitlines() if line.strip())
+    if state == "failed" and not lines:
+        lines = (f"ended without a word ({how or status})",)
     return Look(state, words, int(status) if status.isdigit() else None, moved, lines)
 
 
@@ -126,10 +137,11 @@ class Jobs:
     def _follow(self, operation: Operation, job: Job, watch: Callable[[Meter, int], None] | None) -> str | None:
         """The job's last words, or None when the machine lost it."""
         meter, started, seen = Meter(), time.monotonic(), time.monotonic()
+        done = total = 0
         while True:
             try:
                 result = self._call(operation.machine, Script("job_state", (job.unit, job.progress)), 30, b"")
-            except UnreachableError:
+            except (UnreachableError, CommandError):  # lost, or too busy to answer: a lost view is no lost job
                 if time.monotonic() - seen > OUT_OF_SIGHT or self._interrupted.is_set():
                     raise
                 self._say(operation.target, f"{operation.step}: out of sight; {job.unit} goes on there")
@@ -143,19 +155,20 @@ class Jobs:
             if now.state == "gone":
                 return None
             if now.state == "failed":
-                words = " / ".join(now.log[-4:]) or f"ended with {now.status}"
                 state = f"more in: /run/fleetctl/jobs/{job.unit}.errors on that machine"
-                raise JobFailed(words, status=now.status, state=state)
+                raise JobFailed(" / ".join(now.log[-4:]), status=now.status, state=state)
             if seen - started > job.deadline:
                 raise CommandError(f"not done after {seen - started:.0f} s", state=f"{job.unit} goes on on the machine")
             total = 0
             if now.bytes is not None:  # what was there before the first word of bytes is no speed
                 done, total = now.bytes
+                if now.by_itself:
+                    meter = Meter()  # nor is the source still or slow meanwhile
                 meter.add(seen, done)
             self._tell(operation, meter.progress(total, now.words or f"{seen - started:.0f} s"))
             if watch is not None and now.bytes is not None:
                 watch(meter, total)
-            time.sleep(_pause(meter, total))
+            time.sleep(POLL if now.by_itself and done < total else _pause(meter, total))
 
 
 def _pause(meter: Meter, total: int) -> float:

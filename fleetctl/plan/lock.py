@@ -6,7 +6,6 @@ machines are looked at, and then keeps it alive.
 
 from __future__ import annotations
 
-import getpass
 import os
 import platform
 import threading
@@ -23,6 +22,7 @@ from fleetctl.observe.facts import Facts
 from fleetctl.observe.lock import Holder, LockState, duration
 from fleetctl.plan import owner
 from fleetctl.remote.fanout import Connections
+from fleetctl.remote.user import name as user_name
 
 HEARTBEAT = 5.0  # seconds between two
 RETRY = 1.0
@@ -31,6 +31,7 @@ RETRY = 1.0
 GIVE_UP = fleet_lock.STALE - HEARTBEAT
 ANSWER = 10.0
 SPOKEN = 5.0  # seconds between two words about what is waited for
+MOVE = "move the balancer first (docs/runbook.md)"
 ENDING = 3.0  # seconds that the end of a command waits for a take that is under way
 
 # A suspended laptop's time counts too.
@@ -247,10 +248,9 @@ class FleetLock:
         except FleetctlError as error:
             error.step = error.step or "lock"
             if type(error) is UnreachableError and self.machine == self.fleet.inventory.balancer.machine:
-                # These edit its table or its key: without it they can do nothing.
-                way_out = f"fleetctl {self.command} --balancer-lost"
-                if self.command.startswith(("remove-machine", "key")):
-                    way_out = "move the balancer first (docs/runbook.md)"
+                # All others edit its table or its key: without it they can do nothing.
+                alone = self.command.startswith(("restart ", "start ", "stop "))
+                way_out = f"fleetctl {self.command} --balancer-lost" if alone else MOVE
                 error.next_command = f"{error.next_command}; if that machine is dead: {way_out}"
             raise
         if result.rc != 0:
@@ -266,7 +266,7 @@ class FleetLock:
     def _lines(self) -> dict[str, str]:
         own = owner.this()
         return {
-            "owner": getpass.getuser(),
+            "owner": user_name(),
             "host": platform.node(),
             "pid": str(own.pid),
             "kernel": own.kernel,

@@ -90,7 +90,8 @@ class Copy:
 
     `ways` has every machine that could serve; one of them takes over from a `source` that is lost or slow. `holders`
     have it from the start, `after` are the receivers that `source` serves first, and nobody serves more than `serves`
-    at a time. `follow`: the job runs already, an earlier command started it.
+    at a time. `follow`: the job runs already, an earlier command started it. `origin`: whose content is the wanted one;
+    any other source that has something else is replaced.
     """
 
     what: str
@@ -101,13 +102,15 @@ class Copy:
     after: tuple[int, ...] = ()
     serves: int = 1
     follow: bool = False
+    origin: int | None = None
 
 
 @dataclass(frozen=True)
 class Wait:
     """Look with `script` until `judge` passes; dead fails at once, slow fails at `deadline` seconds.
 
-    `late_is_fine`: there is nothing to see, so that waiting the whole time is all that can be done.
+    `late_is_fine`: there is nothing to see, so that waiting the whole time is all that can be done. `on_failure` prints
+    the last words of what failed, and `explain` knows what is usually behind them, or None.
     """
 
     script: Script
@@ -117,6 +120,7 @@ class Wait:
     interval: float = 0.5
     on_failure: Script | None = None
     late_is_fine: bool = False
+    explain: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,16 @@ class Operation:
                 return str(job.script)
             case EditPeers(path=path):
                 return f"edit {path}"
+
+    @property
+    def content(self) -> str:
+        """A hash of what its script gets to write, but for times; empty for a secret, what an earlier operation prints,
+        and releases, which say who does it and when."""
+        match self.action:
+            case Run(stdin=bytes() as text) if text and self.step not in ("release", "record"):
+                return hashlib.sha256(STAMP.sub("", text.decode(errors="replace")).encode()).hexdigest()
+            case _:
+                return ""
 
 
 class Status(str, Enum):
@@ -214,9 +228,10 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """Names what would run; the same desired and observed state give the same id."""
+        """Names what would run and what it would write; the same desired and observed state give the same id."""
         lines = [
-            STAMP.sub("", f"{op.step} {op.machine} {op.target} {op.summary} {op.detail}") for op in self.operations
+            STAMP.sub("", f"{op.step} {op.machine} {op.target} {op.summary} {op.detail} {op.content}")
+            for op in self.operations
         ]
         return hashlib.sha256("\n".join([self.command, *lines]).encode()).hexdigest()[:10]
 

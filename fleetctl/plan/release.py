@@ -85,11 +85,27 @@ def proved(documents: Iterable[Any]) -> dict[int, Release]:
 
 
 def last_good(good: Mapping[int, Release], current: Release | None) -> Release | None:
-    """The newest proven release that asks for something else than the one in force, or than one that is half done."""
+    """The newest proven release that asks for something else than the one in force, or than one that is half done.
+
+    A way back that was cut short still leads where it led: the release that was left is newer, and proved good once.
+    """
     if current is None:
         return None
+    if current.outcome != "good" and current.back_to is not None and current.back_to in good:
+        return good[current.back_to]
     earlier = [one for number, one in good.items() if number < current.number and one.whole != current.whole]
     return earlier[-1] if earlier else None
+
+
+def undone_by(good: Mapping[int, Release], current: Release | None) -> Release | None:
+    """Where a rollout that failed goes back to by itself; None when it brought nothing new, or was a way back.
+
+    A release that proved good once and is rolled out again, to a machine that was dead or with another environment, is
+    what the rest of the fleet runs: there is nothing of this rollout to undo.
+    """
+    if current is None or current.outcome == "good" or current.number in good or current.back_to is not None:
+        return None
+    return last_good(good, current)
 
 
 def whole(fleet: Fleet) -> Whole:
@@ -101,7 +117,9 @@ def going_back(fleet: Fleet, target: Whole) -> Overrides:
     inventory = {canonical(name): value for name, value in fleet.inventory.engine.items()}
     names = sorted(inventory.keys() | target.engine.keys())
     engine = tuple((name, target.engine.get(name)) for name in names if inventory.get(name) != target.engine.get(name))
-    return needed(fleet, Overrides(target.tokens, target.image, engine))
+    # No override is what the inventory says; 0 is none of it.
+    tokens = 0 if target.tokens is None and fleet.inventory.speculative is not None else target.tokens
+    return needed(fleet, Overrides(tokens, target.image, engine))
 
 
 def needed(fleet: Fleet, overrides: Overrides) -> Overrides:

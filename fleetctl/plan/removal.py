@@ -20,6 +20,7 @@ from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Group, Node, Operation, Run, Wait, sequence
 from fleetctl.plan.rotation import share
+from fleetctl.plan.tidy import ended_jobs
 
 PLAYBOOK = "remove-machine"
 STOPPING = 240.0  # seconds: systemd waits for the engine's own shutdown
@@ -121,6 +122,7 @@ def dismiss(context: Context, machine: int) -> Group:
     return sequence(
         "dismiss",
         *jobs,
+        *ended_jobs(context, "dismiss", machine),
         _watchdog(context, machine),
         *_removed(context, "dismiss", machine, units, _ours(fleet, facts)),
         *_no_balancer(context, "dismiss", machine),
@@ -176,13 +178,16 @@ def purge(context: Context, machine: int) -> Group:
         operations.append(op("purge", machine, f"remove the model {path}", Run(script, timeout=LONG)))
     if operations or _state_there(context, machine):
         folders = (paths.caches(fleet), paths.state(fleet) / "manifest")
-        script = Script("remove_folders", folders, fleet.name)
-        operations.append(op("purge", machine, "remove compile caches and manifests", Run(script, timeout=LONG)))
+        script = Script("purge_rest", (paths.transfer(fleet, "image").name, *folders), fleet.name)
+        words = "remove compile caches, manifests and parts of images"
+        operations.append(op("purge", machine, words, Run(script, timeout=LONG)))
     return sequence("purge", *operations)
 
 
 def _brought_model(fleet: Fleet, facts: Facts) -> bool:
-    return not fleet.inventory.model.shared and facts.model is not None and bool(facts.model.versions)
+    """Whole or in part."""
+    model = facts.model
+    return not fleet.inventory.model.shared and model is not None and bool(model.versions or model.arrived)
 
 
 def _state_there(context: Context, machine: int) -> bool:

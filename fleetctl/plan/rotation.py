@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
 from fleetctl.balancer import routing
@@ -12,7 +13,7 @@ from fleetctl.commands.script import Script
 from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.schema import Affinity
 from fleetctl.plan import gate
-from fleetctl.plan.build import comparisons_on, gate_operation, held, in_rotation, op
+from fleetctl.plan.build import comparisons_on, gate_operation, held, in_rotation, op, unproved
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Operation, Wait, sequence, side_by_side
@@ -71,7 +72,9 @@ def after_roll(context: Context, machine: int) -> tuple[Peer, ...]:
     """The peers table once what serves on this machine was changed: that is where the inventory says."""
     changed = (State.RECREATE, State.START)
     here = {c.desired.instance.id: c.desired.instance for c in comparisons_on(context, machine) if c.state in changed}
-    return tuple(of_instance(context.fleet, here[p.id], p.state) if p.id in here else p for p in context.peers)
+    table = tuple(of_instance(context.fleet, here[p.id], p.state) if p.id in here else p for p in context.peers)
+    back = {c.desired.instance.id for c in unproved(context, machine)}
+    return tuple(replace(p, state=PeerState.UP) if p.id in back else p for p in table)
 
 
 def _joined(context: Context, machine: int) -> Callable[[tuple[Peer, ...]], tuple[Peer, ...]]:

@@ -5,7 +5,6 @@ Effects live here and below.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import platform
 import time
@@ -32,6 +31,7 @@ from fleetctl.plan.operation import Operation, Plan, StepResult
 from fleetctl.plan.release import Release
 from fleetctl.remote.connection import Connection
 from fleetctl.remote.fanout import Connections, aside
+from fleetctl.remote.user import name as user_name
 
 if TYPE_CHECKING:
     from fleetctl.fleet.lint import Finding
@@ -55,6 +55,7 @@ class Session:
     progress: Callable[[Operation, Progress], None] | None = None
     executor: Executor | None = None
     lock: FleetLock | None = None
+    plans: int = 0  # that were carried out
 
     @cached_property
     def key(self) -> Secret:
@@ -65,7 +66,7 @@ class Session:
         return secret
 
     def look(self, machines: Iterable[int], script: Callable[[int], str]) -> None:
-        """One round trip to every machine, side by side; answers go to `facts` or `errors`."""
+        """One round trip to every machine, side by side; each is in `facts` or in `errors` afterwards, not in both."""
 
         def one(connection: Connection, machine: int) -> Facts:
             result = connection.run(script(machine), timeout=PROBE_SECONDS)
@@ -74,7 +75,15 @@ class Session:
                 raise LockedError(result.stderr.strip(), step="observe", state="nothing was changed", next_command=held)
             if result.rc != 0:
                 raise CommandError(result.stderr.strip() or f"the probe ended with {result.rc}", step="observe")
-            return observe.parse(machine, result.stdout)
+            facts = observe.parse(machine, result.stdout)
+            if not facts.units:  # Docker's is always asked for: without an answer no instance is absent
+                raise CommandError(
+                    "systemd gives no answer (systemctl show)",
+                    step="observe",
+                    state="nothing was changed",
+                    next_command="systemctl status, on that machine",
+                )
+            return facts
 
         ids = tuple(machines)
         found = self.connections.map(lambda connection: one(connection, connection.target.id), ids)
@@ -82,8 +91,10 @@ class Session:
             if isinstance(answer, FleetctlError):
                 answer.machine = answer.machine or machine
                 self.errors[machine] = answer
+                self.facts.pop(machine, None)
             else:
                 self.facts[machine] = answer
+                self.errors.pop(machine, None)
 
     def status(self, machines: Iterable[int], *, npu: bool = False) -> None:
         self.look(machines, lambda m: probe.status(self.fleet, self.fleet.machines[m], npu=npu))
@@ -257,13 +268,15 @@ class Session:
         from fleetctl.plan import audit
         from fleetctl.plan.executor import Executor
 
-        run, taken_from, again = audit.new_run(), None, self.executor is not None
+        run, taken_from = audit.new_run(), None
+        self.plans += 1
         self.executor = Executor(self.fleet.name, self.connections, lambda: self.key, self.say, self.progress)
         if self.lock is not None:
             self.lock.wait()
             self.executor.guard = self.lock.check
             # The second plan of a command, such as the rollback of what failed, is an entry of its own.
-            run, taken_from = (run if again else self.lock.run), self.lock.taken_from
+            run = f"{self.lock.run}-{self.plans}" if self.plans > 1 else self.lock.run
+            taken_from = self.lock.taken_from
         trail = audit.Trail(self.connections, paths.audit(self.fleet), run, self.say)
         try:
             trail.begin(plan, who(), now(), release=new, taken_from=str(taken_from) if taken_from else None)
@@ -294,4 +307,4 @@ def now() -> str:
 
 
 def who() -> str:
-    return f"{getpass.getuser()}@{platform.node()}"
+    return f"{user_name()}@{platform.node()}"

@@ -40,7 +40,9 @@ def document(
         or (live is not None and live.old_key is not None)
         or any(machine["other_balancers"] for machine in machines)
     )
-    current = max((f.release for f in facts.values() if f.release), key=lambda r: r.get("number", 0), default=None)
+    # Good only if all that know it say so, as plan/release.py has it.
+    known = [f.release for f in facts.values() if f.release]
+    current = max(known, key=lambda r: (r.get("number", 0), r.get("outcome") != "good"), default=None)
     return {
         "schema": 1,
         "fleet": fleet.name,
@@ -214,7 +216,8 @@ def problems(document: Mapping[str, Any]) -> list[str]:
             "(fleetctl rollout --forward)"
         )
     if half_done:
-        found.append(f"release {release.get('number')} is half rolled out: {release.get('command')} finishes it")
+        again = f"fleetctl {release.get('command')}"
+        found.append(f"release {release.get('number')} is half rolled out: {again} finishes it")
     return found
 
 

@@ -1,15 +1,20 @@
 """The step kind that gives disk space back: versions of image and model that no release can go back to. Pure.
 
-What runs now and what ran before it stay, for a rollback. Only what fleetctl brought itself is ever removed.
+What runs now and what ran before it stay, and the image of the release that a rollback goes back to, however many came
+and failed since. Only what fleetctl brought itself is ever removed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
-from fleetctl.plan.operation import Group, Run, sequence
+from fleetctl.plan.operation import Group, Operation, Run, sequence
+from fleetctl.plan.release import last_good, proved
 
 LONG = 600.0  # seconds: 30 GB in many files
 
@@ -24,7 +29,8 @@ def tidy(context: Context, machine: int) -> Group:
             f"remove image {id.removeprefix('sha256:')[:12]}, which no release uses",
             Run(Script("tidy_image", (record, id), fleet.name), timeout=LONG),
         )
-        for id in _older(facts.brought, facts.image.id if facts.image else None, context.new_image(machine))
+        for id in _older(_last_of(facts.brought), facts.image.id if facts.image else None, context.new_image(machine))
+        if id != _to_go_back_to(context, machine)
     ]
     # A folder that stood there before fleetctl came is somebody's: it stays.
     known = tuple(v for v in (facts.model.versions if facts.model else ()) if not v.startswith("found."))
@@ -38,7 +44,31 @@ def tidy(context: Context, machine: int) -> Group:
         )
         for version in _older(known, current, context.new_model(machine))
     ]
-    return sequence("tidy", *images, *models)
+    return sequence("tidy", *images, *models, *ended_jobs(context, "tidy", machine))
+
+
+def ended_jobs(context: Context, step: str, machine: int) -> Iterator[Operation]:
+    """Units of work that ended while nobody watched, and their files."""
+    facts = context.facts[machine]
+    for unit in facts.progress:
+        if facts.jobs.get(unit) in (None, "exited", "failed", "dead"):
+            script = Script("job_clear", (unit, paths.job_progress(unit)), context.fleet.name)
+            yield op(step, machine, f"clear {unit}, which ended while nobody watched", Run(script))
+
+
+def _to_go_back_to(context: Context, machine: int) -> str | None:
+    """The id of the image that a rollback needs once this plan is done: the newest brought under its name."""
+    now = context.release or context.current
+    good = proved(one for facts in context.facts.values() for one in facts.releases)
+    back = last_good(good, replace(now, outcome="good") if now else None)
+    if back is None or back.whole is None:
+        return None
+    return {name: id for id, name in context.facts[machine].brought_as}.get(back.whole.image or "")
+
+
+def _last_of(ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once, where it was last brought: one image may have come under two names."""
+    return tuple(reversed(dict.fromkeys(reversed(ids))))
 
 
 def _older(known: tuple[str, ...], current: str | None, replaced: bool) -> list[str]:

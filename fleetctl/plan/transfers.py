@@ -16,11 +16,16 @@ from fleetctl.plan.operation import Copy, Operation, Run, Way
 STILL = 20.0  # seconds without a byte after which another source is better, if there is one
 SLOW = 4  # so many times slower than the best of this command, for a whole window: the same
 SOURCE_LOST = 69  # the status of a job whose source stayed silent
+SOURCE_CHANGED = 65  # and of one whose source has something else now, or from which something else is wanted
 HEARTBEAT = 5.0
 
 
 class _Replace(Exception):
-    """Another source shall take over; the words say why."""
+    """Another source shall take over; the words say why. `alive`: this one is only slow, and better than none."""
+
+    def __init__(self, words: str, *, alive: bool = False) -> None:
+        super().__init__(words)
+        self.alive = alive
 
 
 class Transfers:
@@ -54,25 +59,22 @@ class Transfers:
         """
         with self._changed:
             self._holders[copy.what] |= copy.holders
-        if copy.follow:
-            with self._changed:
-                self._begun[copy.what].add(operation.machine)
-                self._changed.notify_all()
-            try:
-                return self._have(operation, copy, self._jobs.follow(operation, copy.job))
-            except JobGone:
-                pass  # it ended, or its machine was restarted: what has arrived stays, and it is let in anew
-            except JobFailed as error:
-                if error.status != SOURCE_LOST:
-                    raise
+        if copy.follow and (words := self._followed(operation, copy)) is not None:
+            return words
         refused: set[int] = set()
+        slow: set[int] = set()
         restarts = 0
         while True:
+            if slow and not self._having(copy, refused, operation.machine):
+                refused -= slow  # nobody else is left
+                slow.clear()
             source = self._take(operation, copy, refused)
             try:
                 return self._have(operation, copy, self._from(operation, copy, source, refused))
             except _Replace as why:
                 refused.add(source)
+                if why.alive:
+                    slow.add(source)
                 self._say(operation.target, f"{operation.step}: {why}: another source takes over")
             except JobGone:
                 restarts += 1
@@ -82,6 +84,37 @@ class Transfers:
                 with self._changed:
                     self._serving[source] -= 1
                     self._changed.notify_all()
+
+    def _followed(self, operation: Operation, copy: Copy) -> str | None:
+        """A copy that an earlier command started, taken to come from the planned source. None: it has to begin anew,
+        with what has arrived."""
+        with self._changed:
+            self._begun[copy.what].add(operation.machine)
+            self._serving[copy.source] += 1
+            self._changed.notify_all()
+        watch = self._watch(copy, copy.source, set(), operation.machine)
+        try:
+            return self._have(operation, copy, self._jobs.follow(operation, copy.job, watch))
+        except JobGone:
+            return None  # it ended, or its machine was restarted: it is let in anew
+        except _Replace as why:
+            self._say(operation.target, f"{operation.step}: {why}: it is begun anew")
+            self._jobs.stop(operation.machine, copy.job.unit)
+            return None
+        except JobFailed as error:
+            if error.status not in (SOURCE_LOST, SOURCE_CHANGED):
+                raise
+            self._say(operation.target, f"{operation.step}: {error.cause}: it is begun anew")
+            return None
+        finally:
+            with self._changed:
+                self._serving[copy.source] -= 1
+                self._changed.notify_all()
+
+    def _having(self, copy: Copy, refused: set[int], receiver: int) -> set[int]:
+        """Who has it and is not refused, busy or not."""
+        with self._changed:
+            return self._holders[copy.what] & copy.ways.keys() - refused - {receiver}
 
     def _have(self, operation: Operation, copy: Copy, words: str) -> str:
         with self._changed:
@@ -130,7 +163,7 @@ class Transfers:
         public = self._act(receiver, way.key, b"")
         goes_on = False
         try:
-            self._let_in(source, way, public)
+            self._let_in(source, way, public, bool(self._others(copy, source, refused, receiver)))
             try:
                 words = self._jobs.run(operation, copy.job, self._watch(copy, source, refused, receiver))
             except (JobFailed, JobGone, _Replace):
@@ -143,7 +176,8 @@ class Transfers:
             self._jobs.stop(receiver, copy.job.unit)
             raise
         except JobFailed as error:
-            if error.status == SOURCE_LOST and self._others(copy, source, refused, receiver):
+            useless = error.status == SOURCE_LOST or (error.status == SOURCE_CHANGED and source != copy.origin)
+            if useless and self._others(copy, source, refused, receiver):
                 raise _Replace(error.cause) from error
             raise
         finally:
@@ -153,12 +187,17 @@ class Transfers:
                     self._act(source, way.revoke, b"")
         return words
 
-    def _let_in(self, source: int, way: Way, public: str) -> None:
+    def _let_in(self, source: int, way: Way, public: str, others: bool) -> None:
         try:
             self._act(source, way.programs, b"")
             self._act(source, Run(way.allow), public.encode())
         except UnreachableError as error:
             raise _Replace(f"{source} is unreachable ({error.cause})") from error
+        except CommandError as error:  # its disk may be full
+            if not others:
+                error.machine = source
+                raise
+            raise _Replace(f"{source} cannot let it in ({error.cause})") from error
 
     def _others(self, copy: Copy, source: int, refused: set[int], receiver: int) -> set[int]:
         """Who has it and a free place."""
@@ -175,8 +214,7 @@ class Transfers:
                 self._best[copy.what] = max(self._best[copy.what], rate)
                 slow = rate * SLOW < self._best[copy.what]
             if (meter.still > STILL or slow) and self._others(copy, source, refused, receiver):
-                raise _Replace(
-                    f"{source} has sent nothing for {meter.still:.0f} s" if not rate else f"{source} is slow"
-                )
+                words = f"{source} has sent nothing for {meter.still:.0f} s" if not rate else f"{source} is slow"
+                raise _Replace(words, alive=True)
 
         return watch

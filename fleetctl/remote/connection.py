@@ -6,7 +6,6 @@ fabric connects; scripts run on the raw channel, because fabric's own `run` coll
 
 from __future__ import annotations
 
-import getpass
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from fleetctl.remote.exchange import Ended, NotStarted, Outcome, TimeIsUp, excha
 from fleetctl.remote.hostkeys import HostKey
 from fleetctl.remote.link import Link, connect, shown_host_key
 from fleetctl.remote.target import SshTarget
+from fleetctl.remote.user import name as user_name
 
 GRACE = 2.0  # seconds the machine gets to report that it ended a command at its time limit
 ENDED_BY_TIMEOUT = (124, 137)  # timeout(1): the command's limit was reached; KILL was needed
@@ -169,7 +169,7 @@ class Connection:
         rc = self._exchange(link, probe, 10, None).rc
         if rc == 0:
             return
-        user = self.target.user or getpass.getuser()
+        user = self.target.user or user_name()
         if rc == 127:
             why, step = (
                 f"user {user} is not root and the machine has no sudo",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from fleetctl.errors import UsageError
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Jump, Machine
 from fleetctl.remote.ssh_config import SshConfig
+from fleetctl.remote.user import name as user_name
 
 USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -144,7 +144,7 @@ class _Resolver:
             id=self.id,
             host=str(options.get("hostname", alias)),
             port=self._port(alias, options),
-            user=str(options.get("user") or getpass.getuser()),
+            user=str(options.get("user") or user_name()),
             key=self._path(key) if key is not None else None,
             jump=hop,
             identities=tuple(_identities(options)),

@@ -183,6 +183,7 @@ def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(fresh: Lab
     fresh.run("lab", "fault", "disk-full", "67", "data")
     words = ended(process, 1)
     assert "No space left" in words
+    assert fresh.on(67, f"systemctl list-units --all --no-legend {UNIT}") == "", "a failed unit is left behind"
     before = arrived(fresh)
     fresh.run("lab", "fault", "disk-free", "67")
     assert before > 0.1, "what had arrived is gone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ NAMES = [
     "back\\slash\\n.bin",
     "sub dir/深.bin",
     "[1]*.bin",
+    "-rf dir/-n.bin",
 ]
 
 
@@ -136,8 +138,10 @@ def test_symlinked_shards_arrive_as_files(site: Site) -> None:
 
 
 def test_a_killed_copy_goes_on_where_it_was(site: Site) -> None:
+    """What it noted for itself is where systemd removes it, with the key."""
     (site.source / "big.bin").write_bytes(os.urandom(6_000_000))
     site.make_manifest()
+    before = set(Path("/run/fleetctl").iterdir())
     job = site.start(limit=1500)
     part = site.versions / "partial/big.bin"
     deadline = time.monotonic() + 60
@@ -146,6 +150,7 @@ def test_a_killed_copy_goes_on_where_it_was(site: Site) -> None:
         time.sleep(0.02)
     os.killpg(job.pid, signal.SIGKILL)
     job.communicate()
+    assert not [one for one in set(Path("/run/fleetctl").iterdir()) - before if one.name.startswith("model.")]
     had = part.read_bytes()
     assert had == (site.source / "big.bin").read_bytes()[: len(had)]
     code, words = site.copy()
@@ -164,6 +169,66 @@ def test_a_spoilt_byte_on_the_receiver_is_fetched_again(site: Site) -> None:
     whole.write_bytes(os.urandom((site.source / NAMES[0]).stat().st_size))
     code, words = site.copy()
     assert code == 0, words
+    assert site.same()
+
+
+def test_a_file_that_is_fetched_again_is_checked_again(site: Site) -> None:
+    """It was right once and was noted so. It is spoilt, and what comes in its place has the size and time of the note."""
+    site.make_manifest()
+    changed = site.source / NAMES[0]
+    stat = changed.stat()
+    note = subprocess.run(
+        ["sh", "-c", f"cd '{site.source}'; printf '%s %s\n' \"$(sha256sum <config.json | cut -d' ' -f1)\" "
+        "\"$(find config.json -printf '%s %T@ %P')config.json\""],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    part = site.versions / "partial" / NAMES[0]
+    part.parent.mkdir(parents=True)
+    part.write_bytes(os.urandom(stat.st_size))
+    (site.versions / "verified").write_text(note)
+    changed.write_bytes(os.urandom(stat.st_size))
+    os.utime(changed, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    code, words = site.copy()
+    assert code == 65, words
+    assert "changed since" in words
+    assert not site.model.exists()
+
+
+def test_a_file_that_cannot_be_read_here_ends_the_copy_and_is_named(site: Site) -> None:
+    site.make_manifest()
+    tool = site.root / "bin/openssl"
+    real = subprocess.run(["which", "openssl"], check=True, capture_output=True, text=True).stdout.strip()
+    tool.write_text(
+        f'#!/bin/sh\n[ "$(stat -L -c %s /proc/self/fd/0)" = 200001 ] && echo "Input/output error" >&2 && exit 1\n'
+        f'exec {real} "$@"\n'
+    )
+    tool.chmod(0o755)
+    code, words = site.copy()
+    assert code == 1, words
+    assert f"{NAMES[1]} arrived and cannot be read" in words
+    tool.unlink()
+    assert site.copy()[0] == 0
+    assert site.same()
+
+
+def test_a_copy_whose_manifest_was_replaced_meanwhile_is_not_what_is_wanted_any_more(site: Site) -> None:
+    """Another command wants another version since, and followed this one."""
+    (site.source / "big.bin").write_bytes(os.urandom(3_000_000))
+    site.make_manifest()
+    job = site.start(limit=1500)
+    part = site.versions / "partial/big.bin"
+    deadline = time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size > 500_000):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lines = site.manifest.read_text().splitlines()
+    site.manifest.write_text("\n".join(line for line in lines if "config.json" not in line) + "\n")
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 65, out + err
+    assert "another version is wanted" in err
+    assert not site.model.exists()
+    (site.source / "config.json").unlink()
+    assert site.copy()[0] == 0
     assert site.same()
 
 
@@ -275,12 +340,13 @@ def test_a_full_disk_is_said_whatever_it_was_that_could_not_be_written(site: Sit
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_a_source_that_refuses_the_key_is_lost_and_not_waited_for(site: Site) -> None:
+@pytest.mark.parametrize("reason", ["root@source: Permission denied (publickey).", "Host key verification failed."])
+def test_a_source_that_lets_nobody_in_is_lost_and_not_waited_for(site: Site, reason: str) -> None:
     site.make_manifest()
-    (site.root / "bin/ssh").write_text("#!/bin/sh\necho 'root@source: Permission denied (publickey).' >&2\nexit 255\n")
+    (site.root / "bin/ssh").write_text(f"#!/bin/sh\necho '{reason}' >&2\nexit 255\n")
     rc, said = site.copy()
     assert rc == 69
-    assert "refuses the key: root@source: Permission denied" in said
+    assert f"there is no way into the source: {reason}" in said
 
 
 def test_a_copy_that_cannot_begin_leaves_no_key(site: Site) -> None:
@@ -311,6 +377,51 @@ def test_a_folder_that_was_there_before_is_taken_over_file_by_file(site: Site) -
     kept = [one for one in site.versions.iterdir() if one.name.startswith("found")]
     assert len(kept) == 1
     assert (kept[0] / "old.bin").read_bytes() == b"old"
+
+
+def test_a_link_that_was_there_before_is_kept(site: Site) -> None:
+    """The model's path led to a disk of somebody's choice."""
+    site.make_manifest()
+    theirs = site.root / "big disk/model"
+    theirs.mkdir(parents=True)
+    (theirs / NAMES[1]).write_bytes((site.source / NAMES[1]).read_bytes())
+    site.model.symlink_to(theirs)
+    assert site.copy()[0] == 0
+    assert site.same()
+    kept = [one for one in site.versions.iterdir() if one.name.startswith("found.")]
+    assert [one.readlink() for one in kept] == [theirs]
+    assert [one.name for one in theirs.iterdir()] == [NAMES[1]]
+    (site.source / "config.json").write_bytes(b"{}")
+    site.make_manifest()
+    assert site.copy()[0] == 0
+    assert len([one for one in site.versions.iterdir() if one.name.startswith("found.")]) == 1
+
+
+def test_a_change_within_the_same_second_is_seen(site: Site) -> None:
+    file = site.source / "config.json"
+    second = file.stat().st_mtime_ns // 10**9 * 10**9
+    for content, after in ((b"{'a': 1}", 1_000_000), (b"{'a': 2}", 900_000_000)):
+        file.write_bytes(content)
+        os.utime(file, ns=(second, second + after))
+        site.make_manifest()
+        assert hashlib.sha256(content).hexdigest() in site.manifest.read_text()
+
+
+def test_a_file_of_the_source_that_cannot_be_read_is_named(site: Site) -> None:
+    (site.root / "openssl").write_text(
+        '#!/bin/sh\n[ "$(stat -L -c %s /proc/self/fd/0)" = 200001 ] && exit 1\nexec sha256sum\n'
+    )
+    (site.root / "openssl").chmod(0o755)
+    done = subprocess.run(
+        site.script("job_manifest", site.source, site.manifest),
+        env={**os.environ, "PATH": f"{site.root}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert f"{NAMES[1]} cannot be read" in done.stderr
+    assert not site.manifest.exists()
 
 
 def test_the_manifest_reads_only_files_that_changed(site: Site) -> None:

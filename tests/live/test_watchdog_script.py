@@ -253,6 +253,28 @@ def test_a_kill_that_did_not_work_is_followed_by_a_restart_of_the_unit(machine: 
     assert machine.hang("b") == ["docker kill b", "systemctl restart --no-block b.service"]
 
 
+def test_docker_is_asked_nothing_without_a_limit_while_the_machines_lock_is_held(machine: Machine) -> None:
+    """A Docker that hangs would keep every command from the machine for as long as systemd lets the watchdog run."""
+    limit = machine.folder / "bin/timeout"
+    limit.write_text('#!/bin/sh\necho "timeout $*" >>"$BED/did"\nshift\nexec "$@"\n')
+    limit.chmod(0o755)
+    did = []
+    machine.shows("b", metrics(4, 900))
+    while not any(line.startswith("docker kill") for line in did):
+        machine.look()
+        did = (machine.folder / "did").read_text().splitlines()
+    asked = [line for line in did if line.startswith("docker ")]
+    assert [line.split(maxsplit=2)[2] for line in did if line.startswith("timeout ")] == asked
+    assert len(asked) == 2
+
+
+def test_its_line_in_the_audit_log_stands_alone_after_one_that_a_full_disk_cut(machine: Machine) -> None:
+    log = machine.folder / "var/lib/fleetctl/f/audit.log"
+    log.write_text('{"schema": 1, "run": "c", "ev')
+    machine.hang("b")
+    assert [line[:12] for line in log.read_text().splitlines()[1:]] == ['{"schema":1,', '{"schema":1,']
+
+
 def test_it_is_parked_after_two_restarts_in_an_hour_and_says_why(machine: Machine) -> None:
     for run in ("b2", "b3"):
         assert machine.hang("b") == ["docker kill b"]

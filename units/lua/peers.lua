@@ -5,6 +5,7 @@ local routing = require "routing"
 local settings = require "settings"
 
 local LIMIT = 1024
+local ENOENT = 2
 local states = { up = true, drain = true, held = true, off = true }
 
 local peers = {}
@@ -68,13 +69,22 @@ local function accept(text)
     return true
 end
 
+-- A balancer starts before its first backend joins: then there is no file yet, and nothing is wrong.
+local function missing(reason, number)
+    if number == ENOENT and not ngx.shared.fleetctl_state:get("peers") then
+        ngx.log(ngx.WARN, "no peers file yet, requests are answered 503 until a backend joins: ", reason)
+    else
+        ngx.log(ngx.ERR, "peers file unreadable, the last table stays: ", reason)
+    end
+end
+
 -- Read the file if it changed; true when this worker then holds what the file says.
 function peers.load()
-    local file, reason = io.open(settings.peers, "rb")
+    local file, reason, number = io.open(settings.peers, "rb")
     if not file then
         if seen ~= reason then
             seen = reason
-            ngx.log(ngx.ERR, "peers file unreadable, the last table stays: ", reason)
+            missing(reason, number)
         end
         return false
     end

@@ -4,7 +4,7 @@ etc=$1 state=$2
 rm -rf "$etc"
 for file in "$state"/* "$state"/.[!.]*; do
 	case ${file##*/} in
-	saved | audit.log | manifest | images) ;;
+	saved | audit.log | audit.log.1 | manifest | images) ;;
 	*) rm -rf "$file" ;;
 	esac
 done

@@ -1,10 +1,10 @@
-# job_image FOLDER IMAGE [LIMIT]: the image as the host `source` of FOLDER's ssh configuration has it, at most LIMIT bytes
-# a second (0: no limit). Only the layers that Docker lacks here are fetched, each into a file on Docker's own disk,
+# job_image FOLDER IMAGE [LIMIT [RECORD]]: the image as the host `source` of FOLDER's ssh configuration has it, at most
+# LIMIT bytes a second (0: no limit); RECORD gets a note of it, whether or not anybody still watches. Only the layers that Docker lacks here are fetched, each into a file on Docker's own disk,
 # resuming at the byte; checked against its diff id; and loaded as a throw-away image of the layers so far. The image's
 # own configuration comes last, alone, and its name after it ran. Where that does not apply: docker save and load.
 # FOLDER, which has the transfer's key, ends with the job, however it ends. What a copy that failed has got (a layer's
 # file below DockerRootDir/fleetctl-partial, images fleetctl-partial:*) serves the next one, and goes when one ends well.
-folder=$1 image=$2 limit=${3:-0}
+folder=$1 image=$2 limit=${3:-0} record=${4:-}
 PATIENCE=900 # seconds without a byte until the source counts as lost
 SOURCE_CHANGED=65 SOURCE_LOST=69
 ANOTHER_WAY=3 NO_LAYER=5 AWAY=75 # what the source's layers.py ends with; 255 is ssh's own
@@ -65,7 +65,7 @@ answer() { # answer OUTPUT VERB: not 0 when the source cannot serve layers
 			return 0
 			;;
 		255 | "$AWAY") wait_for_source ;;
-		4) fail 1 "the source has no $image: $(reason)" ;;
+		4) fail "$SOURCE_CHANGED" "the source has no $image: $(reason)" ;;
 		*) return "$ANOTHER_WAY" ;;
 		esac
 	done
@@ -128,8 +128,8 @@ load() {
 		"$folder/layers" >"$folder/manifest.json"
 	set -- "$1" "${4:-}"
 	{
-		tar -cf - -C "$folder" manifest.json "$1" ${2:+-C "$work" "$2"}
-		if [ -n "$2" ]; then rm -f "${work:?}/$2"; fi
+		# What Docker did not read to its end is there still when it is tried again.
+		tar -cf - -C "$folder" manifest.json "$1" ${2:+-C "$work" "$2"} && if [ -n "$2" ]; then rm -f "${work:?}/$2"; fi
 	} 2>"$folder/tar" | docker load -q >/dev/null 2>"$folder/reason" && return 0
 	if grep -qi 'no space left' "$folder/reason"; then fail 1 "the disk of $root is full: $(reason)"; fi
 	return 1
@@ -151,6 +151,7 @@ add() {
 		arrived=$((arrived + $3))
 		doing - "loading layer $1 of $count"
 		if load cut.json "fleetctl-partial:$name.$1" "$1" "$(basename "$part")"; then
+			rm -f "$part"
 			if [ "$1" -gt 1 ]; then docker rmi "fleetctl-partial:$name.$(($1 - 1))" >/dev/null 2>&1 || true; fi
 			return 0
 		fi
@@ -293,6 +294,7 @@ while [ "$code" -eq "$NO_LAYER" ]; do
 	hush
 done
 if [ "$code" -ne 0 ]; then whole "$(reason)"; fi
+if [ -n "$record" ]; then brought "$record" "$image"; fi
 docker image ls --filter "reference=fleetctl-partial:$name.*" --format '{{.Repository}}:{{.Tag}}' |
 	xargs -r docker rmi >/dev/null
 rm -rf "$work"

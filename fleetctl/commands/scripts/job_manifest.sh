@@ -5,7 +5,7 @@ cd "$model"
 stamp=$(stamp_here)
 mkdir -p "$(dirname "$output")"
 touch "$output.known"
-trap 'rm -f "$output.due" "$output.got"' EXIT
+trap 'rm -f "$output.due" "$output.got" "$output.unread"' EXIT
 trap 'exit 1' TERM INT HUP
 # The known lines of files that are as they were, and the files that have to be read.
 awk -v due="$output.due" '
@@ -26,8 +26,15 @@ if [ ! -s "$output.got" ]; then
 	echo "the model has no files: $model" >&2
 	exit 1
 fi
-if [ "$(stamp_here)" != "$stamp" ] || [ "$(wc -l <"$output.got")" != "$(files_here | wc -l)" ]; then
+files_here >"$output.due"
+if [ "$(stamp_here)" != "$stamp" ]; then
 	echo "the model changed while its manifest was made: $model" >&2
+	exit 1
+fi
+awk 'FILENAME == ARGV[1] { sub(/^[^ ]+ /, ""); read[$0] = 1; next }
+	!($0 in read) { sub(/^[^ ]+ [^ ]+ /, ""); print }' "$output.got" "$output.due" >"$output.unread"
+if [ -s "$output.unread" ]; then
+	echo "$(head -n 1 "$output.unread") cannot be read: $model" >&2
 	exit 1
 fi
 LC_ALL=C sort -k 4 "$output.got" >"$output.known"

@@ -6,7 +6,7 @@ folder=$1 model=$2 manifest=$3 streams=$4 limit=$5
 PATIENCE=900 # seconds without a byte until the source counts as lost
 REFUSALS=5   # of the transfer's key, with no byte in between
 SOURCE_CHANGED=65 SOURCE_LOST=69
-work=$(mktemp -d /run/fleetctl/model.XXXXXX)
+work=$(mktemp -d "$folder/work.XXXXXX") # a job that is killed leaves nothing: FOLDER ends with its unit
 versions="$(dirname "$model")/.$(basename "$model").fleetctl"
 pids=
 finish() {
@@ -17,7 +17,7 @@ finish() {
 	if [ "$rc" -ne 0 ] && [ "$(df --output=avail -B1M "$versions" | tail -n 1)" -eq 0 ]; then
 		echo "the disk is full: No space left on device below $versions" >&2
 	fi
-	rm -rf "$folder" "$work"
+	rm -rf "$folder"
 	exit "$rc"
 }
 uptime_seconds() { cut -d. -f1 /proc/uptime; } # a clock may be set
@@ -41,6 +41,11 @@ known() { # lines of `verified` whose file is as it was then
 		{ key = $0; sub(/^[^ ]+ /, "", key); if (key in here) print }' "$work/here" "$versions/verified" >"$work/known"
 	awk 'FILENAME == ARGV[1] { path = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", path); good[$1 " " $2 " " path] = 1; next }
 		!($0 in good)' "$work/known" "$manifest" >"$work/wanted"
+}
+# Notes of files that are not here any more: what comes in their place may have the same size and time.
+forget_gone() {
+	known
+	cp "$work/known" "$versions/verified"
 }
 # arrived: files that have their whole size and have not been looked at since they have it, as `SIZE MTIME PATH`.
 arrived() {
@@ -69,7 +74,7 @@ link_from() { # link_from VERSION: files of the right size that are missing here
 		path=$(tr '\0' '/' <"$work/name") path=${path%/}
 		if [ -e "./$path" ] || [ ! -f "$1/$path" ]; then continue; fi
 		if [ "$(stat -L -c %s "$1/$path")" != "${line%% *}" ]; then continue; fi
-		mkdir -p "./$(dirname "$path")"
+		mkdir -p "./$(dirname -- "$path")"
 		ln -L "$1/$path" "./$path" 2>/dev/null || true
 	done
 }
@@ -111,7 +116,8 @@ fetch() { # one round: what is missing or short, over all streams, the longest f
 	check_arrived
 }
 
-touch "$versions/verified"
+touch "$versions/verified" "$work/refused"
+forget_gone
 # What other versions are linked to is linked anew: a file that grows here must be nobody else's.
 find . -type f -links +1 -exec rm -f {} +
 # What is too long, or not in the manifest, is of another version.
@@ -130,7 +136,7 @@ teller=$!
 { while sleep 2; do find . -type f -exec sync -d {} + 2>/dev/null || true; done; } &
 teller="$teller $!"
 pids=$teller
-last=$(uptime_seconds) had=-1
+last=$(uptime_seconds) had=-1 unread=0
 while :; do
 	known # not in the condition: there, a failure would end the loop as if nothing were missing
 	if [ ! -s "$work/wanted" ]; then break; fi
@@ -148,8 +154,15 @@ while :; do
 		cat "$work/wrong" >>"$work/again"
 		unescaped <"$work/wrong" | xargs -0 -r rm -f --
 		: >"$work/bad"
+		forget_gone
 	fi
 	fetch
+	# Nothing was asked for: what is wanted is all here, and was read just now, or could not be.
+	if ls "$work"/rc.* >/dev/null 2>&1; then unread=0; else unread=$((unread + 1)); fi
+	if [ "$unread" -gt 3 ]; then
+		echo "$(arrived | head -n 1 | cut -d' ' -f3-) arrived and cannot be read below $versions" >&2
+		exit 1
+	fi
 	now=$(arrived_bytes)
 	if [ "$now" != "$had" ]; then last=$(uptime_seconds) had=$now; fi
 	for rc in "$work"/rc.*; do
@@ -158,16 +171,17 @@ while :; do
 		0) ;;
 		10 | 12 | 20 | 30 | 35 | 255)
 			if [ $(($(uptime_seconds) - last)) -gt "$PATIENCE" ]; then
-				echo "the source has sent nothing for $PATIENCE s: $(tail -n 1 "$work/list.${rc##*.}.err")" >&2
+				echo "the source has sent nothing for $PATIENCE s: $(grep -m 1 . "$work/list.${rc##*.}.err")" >&2
 				exit "$SOURCE_LOST"
 			fi
 			# A source whose sshd starts or is full says it too, for a while; one that has lost the key says nothing else.
-			if grep -q 'Permission denied (' "$work/list.${rc##*.}.err"; then echo "$now" >>"$work/refused"; fi
-			if [ "$(grep -cx "$now" "$work/refused" 2>/dev/null)" -gt "$REFUSALS" ]; then
-				echo "the source refuses the key: $(grep -m 1 'Permission denied (' "$work/list.${rc##*.}.err")" >&2
+			refusal=$(grep -m 1 -e 'Permission denied (' -e 'Host key verification failed' "$work/list.${rc##*.}.err" || true)
+			if [ -n "$refusal" ]; then echo "$now" >>"$work/refused"; fi
+			if [ "$(grep -cx "$now" "$work/refused")" -gt "$REFUSALS" ]; then
+				echo "there is no way into the source: $refusal" >&2
 				exit "$SOURCE_LOST"
 			fi
-			echo "$(grep . "$work/list.${rc##*.}.err" | tail -n 1): trying again" >&2
+			echo "$(grep -m 1 . "$work/list.${rc##*.}.err"): trying again" >&2
 			sleep 2
 			;;
 		23 | 24)
@@ -199,6 +213,10 @@ while :; do
 		fi
 	fi
 done
+if ! cmp -s "$manifest" "$kept"; then
+	echo "another version is wanted since this copy began: what has arrived is the start of that" >&2
+	exit "$SOURCE_CHANGED"
+fi
 forget & # nothing more is asked of the source
 forgetting=$!
 find . -type d -empty -delete
@@ -211,7 +229,17 @@ mv "$partial" "$target"
 rm -f "$versions/verified"
 # Relative, so that it holds inside containers too, which see the parent folder under another name.
 ln -sfn ".$(basename "$model").fleetctl/$(basename "$target")" "$versions/link"
-if [ ! -L "$model" ] && [ -d "$model" ]; then mv -T "$model" "$versions/found.$(date +%s)"; fi
+# What was here before fleetctl is somebody's, a link as well as a folder.
+case $(readlink -f "$model") in
+"$(readlink -f "$versions")"/*) ;;
+*)
+	if [ -L "$model" ]; then
+		ln -s "$(readlink -f "$model")" "$versions/found.$(date +%s)"
+	elif [ -d "$model" ]; then
+		mv -T "$model" "$versions/found.$(date +%s)"
+	fi
+	;;
+esac
 mv -Tf "$versions/link" "$model"
 cd "$model"
 printf '%s %s\n' "$(sha256sum <"$manifest" | cut -d' ' -f1)" "$(stamp_here)" >"$kept.verified.new"

@@ -18,10 +18,10 @@ systemctl reset-failed "$unit" 2>/dev/null || true
 : >"$progress"
 rm -f "$jobs/$unit.result" "$jobs/$unit.errors"
 # A job that ends well removes FOLDER itself: when its unit is cleared later, FOLDER may be that of the next one.
-# How it ended, and its last words, stay in files until the next reboot: a unit that is gone says nothing, and the
-# journal may get the words later than systemd tells that it failed.
+# How it ended, and its last words, stay in files until the next reboot: a unit that is gone says nothing (systemd forgets
+# one that failed, so that none is left behind), and the journal may get the words later than systemd tells of the end.
 systemd-run --quiet --unit="$unit" --description="$description" \
-	-p Type=exec -p RemainAfterExit=yes \
+	-p Type=exec -p RemainAfterExit=yes -p CollectMode=inactive-or-failed \
 	-p StandardOutput="append:$progress" -p StandardError="append:$jobs/$unit.errors" \
-	-p "ExecStopPost=/bin/sh -c 'echo \$SERVICE_RESULT >$jobs/$unit.result; if [ -n \"$folder\" ] && [ \"\$EXIT_CODE\$EXIT_STATUS\" != exited0 ]; then rm -rf \"$folder\"; fi'" \
+	-p "ExecStopPost=/bin/sh -c 'echo \$SERVICE_RESULT \$EXIT_STATUS >$jobs/$unit.result; if [ -n \"$folder\" ] && [ \"\$EXIT_CODE\$EXIT_STATUS\" != exited0 ]; then rm -rf \"$folder\"; fi'" \
 	/bin/sh "$jobs/$unit.sh" 9>&-

@@ -5,7 +5,7 @@ home=$(getent passwd "$user" | cut -d: -f6)
 group=$(id -gn "$user")
 mkdir -p "$home/.ssh"
 chmod 700 "$home/.ssh"
-file="$home/.ssh/authorized_keys"
+file=$(readlink -f "$home/.ssh/authorized_keys") # a link stays one
 now=$(date +%Y%m%d%H%M)
 until=$(date -d "+$hours hours" +%Y%m%d%H%M)
 umask 077

@@ -3,7 +3,7 @@
 user=$1 tag=$2
 umask 077
 for home in "$(getent passwd "$user" | cut -d: -f6)" /root /home/*; do
-	file="$home/.ssh/authorized_keys"
+	file=$(readlink -f "$home/.ssh/authorized_keys") || continue
 	grep -qF "fleetctl-transfer:$tag" "$file" 2>/dev/null || continue
 	temporary="$file.fleetctl-new"
 	trap 'rm -f "$temporary"' EXIT

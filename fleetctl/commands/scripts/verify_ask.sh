@@ -14,4 +14,4 @@ else
 fi
 # With two files or more every `head` prints their names.
 : >"$mark.end"
-head -c 65536 "$mark".*
+head -c 262144 "$mark".*

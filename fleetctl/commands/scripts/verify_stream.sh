@@ -1,5 +1,6 @@
-# verify_stream MARK CONFIG...: each CONFIG is one stream for a curl of its own, the key comes on standard input. Prints
-# head, body and the times at which pieces arrived. curl's trace shows the key too: it goes through a pipe to awk only.
+# verify_stream MARK CONFIG...: each CONFIG is one stream for a curl of its own, the key comes on standard input, as curl
+# wants it within quotes. Prints head, body and the times at which pieces arrived. curl's trace shows the key too: it
+# goes through a pipe to awk only.
 mark=$1
 shift
 key=$(cat)

@@ -232,6 +232,19 @@ def test_wrong_bytes_on_the_receiver_are_found_and_fetched_again(copy: Copy) -> 
     assert copy.carried("layer") == len(BASE) + len(TOP)
 
 
+def test_a_layer_that_docker_did_not_read_is_not_fetched_again(copy: Copy) -> None:
+    """Docker restarts in the moment when a layer is handed over."""
+    copy.source.load(archive(IMAGE, BASE, TOP))
+    real = shutil.which("docker")
+    once = f'[ "$1" = load ] && [ ! -e "{copy.wire}/refused" ] && touch "{copy.wire}/refused" && exit 1'
+    (copy.wire / "docker").write_text(f'#!/bin/sh\n{once}\nexec {real} "$@"\n')
+    (copy.wire / "docker").chmod(0o755)
+    copy.run()
+    copy.assert_copied()
+    assert (copy.wire / "refused").exists()
+    assert copy.carried("layer") == len(BASE) + len(TOP)
+
+
 def test_a_store_that_gives_wrong_bytes_is_left_for_save_and_load(copy: Copy) -> None:
     copy.source.load(archive(IMAGE, BASE, TOP))
     program = copy.programs / "layers.py"
@@ -299,7 +312,7 @@ def test_an_image_that_is_named_anew_on_the_source_meanwhile_is_copied_as_it_is_
 
 
 def test_an_image_that_is_not_on_the_source_is_said(copy: Copy) -> None:
-    assert f"the source has no {IMAGE}" in copy.run(1).err
+    assert f"the source has no {IMAGE}" in copy.run(65).err
 
 
 def test_a_reference_by_digest_is_refused_before_anything_travels(copy: Copy) -> None:

@@ -79,3 +79,24 @@ def test_only_what_cannot_have_run_is_tried_again(arguments: str, kind: str, ret
 def test_the_numbers_of_one_try_are_read_out_of_nginx_s_lists(text: str, n: int, value: str) -> None:
     script = f'package.path = "{LUA}/?.lua"; io.write(tostring(require("failure").nth("{text}", {n})))'
     assert subprocess.run(["lua5.1", "-e", script], capture_output=True, text=True, check=True).stdout == value
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [("nil", "WARN no peers file yet"), ('"table"', "ERR peers file unreadable, the last table stays")],
+)
+def test_a_balancer_without_a_peers_file_is_an_error_only_when_there_was_a_table(kept: str, said: str) -> None:
+    script = f"""
+        package.path = "{LUA}/?.lua"
+        ngx = {{ ERR = "ERR", WARN = "WARN", md5 = function() end, shared = {{ fleetctl_state = {{}} }} }}
+        function ngx.log(level, ...) print(level .. " " .. table.concat({{...}})) end
+        function ngx.shared.fleetctl_state.get() return {kept} end
+        package.loaded.inflight, package.loaded.routing = {{}}, {{ weighted = function() end }}
+        package.loaded.settings = {{ peers = "/nonexistent/peers" }}
+        local peers = require "peers"
+        peers.load()
+        peers.load()
+    """
+    ran = subprocess.run(["lua5.1", "-e", script], capture_output=True, text=True, check=True)
+    assert len(ran.stdout.splitlines()) == 1
+    assert ran.stdout.startswith(said)

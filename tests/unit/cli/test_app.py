@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,43 @@ def test_output_that_cannot_be_written_is_an_error_and_no_traceback() -> None:
         )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+def test_an_inventory_with_a_mistake_says_which_line_to_mend_and_repeats_what_was_typed(tmp_path: Path) -> None:
+    broken = tmp_path / "prod.yaml"
+    text = (ROOT / "inventory.yaml").read_text().replace("source: 69", "source: 96")
+    broken.write_text(text)
+    line = text[: text.index("source: 96")].count("\n") + 1
+    done = run("check", "-i", str(broken))
+    assert done.returncode == 2
+    assert f"  next:  mend {broken}:{line}, then fleetctl check -i {broken}\n" in done.stderr
+
+
+def test_a_typed_inventory_that_is_not_there_is_no_reason_to_type_the_same_again(tmp_path: Path) -> None:
+    missing = tmp_path / "prod.yaml"
+    done = run("check", "-i", str(missing))
+    assert done.returncode == 2
+    assert f"fleetctl check -i {missing}" not in done.stderr
+    assert "-i FILE" in done.stderr
+
+
+def test_the_variable_needs_no_repeating(tmp_path: Path) -> None:
+    broken = tmp_path / "prod.yaml"
+    broken.write_text("fleet: x\n")
+    done = run("status", FLEETCTL_INVENTORY=str(broken))
+    assert "then fleetctl check\n" in done.stderr
+
+
+def test_a_hint_goes_to_the_fleet_that_was_typed() -> None:
+    inventory = str(ROOT / "inventory.yaml")
+    done = run("add-machine", "-i", inventory, "-o", "json", "76", FLEETCTL_INVENTORY="/elsewhere.yaml")
+    assert done.returncode == 2
+    plain = run("remove-machine", "-i", inventory, "76", FLEETCTL_INVENTORY="/elsewhere.yaml")
+    assert f"fleetctl status -i {inventory}; " in plain.stderr
+    document = json.loads(run("remove-machine", "-i", inventory, "-o", "json", "76").stdout)
+    assert document["next"].startswith(f"fleetctl status -i {inventory}; ")
+
+
+def test_the_help_cuts_no_sentence() -> None:
+    for words in (("--help",), ("balancer", "--help"), ("lab", "--help")):
+        assert not re.search(r"\S\.\.\.", run(*words).stdout.partition("Commands:")[2])

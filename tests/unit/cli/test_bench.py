@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fleetctl.bench import scenarios
+from fleetctl.bench.perform import Eyes
 from fleetctl.bench.results import result
 from fleetctl.bench.samples import Writer
-from fleetctl.cli import bench_choice, bench_text
+from fleetctl.cli import bench_choice, bench_fleet, bench_text
+from fleetctl.cli.output import Voice
 from fleetctl.errors import UsageError
 from tests.unit.bench.build import run as made
 
@@ -56,7 +60,7 @@ def write(path: Path, seed: int, **changes: object) -> Path:
         (("sequential", "--no-stream"), "has no --no-stream"),
         (("compare", "one"), "takes two files"),
         (("show", "/nowhere"), "No such file"),
-        (("soak", "-o", "xml"), "table and json"),
+        (("soak", "-o", "xml"), "table, wide and json"),
     ],
 )
 def test_bad_words_are_a_usage_error_before_any_connection(words: tuple[str, ...], says: str) -> None:
@@ -110,6 +114,14 @@ def test_a_file_of_samples_can_be_looked_at_again(tmp_path: Path) -> None:
     assert document["header"]["parameters"] == {"requests": 64, "tokens": 100}
 
 
+def test_where_no_plot_can_be_written_the_tables_are_printed_all_the_same(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", 1, scenario="distribution")
+    (tmp_path / "run-distribution.svg").mkdir()
+    done = run("show", str(path))
+    assert "spread like a fair hash" in done.stdout
+    assert "no plot" in done.stderr
+
+
 def test_two_files_are_compared_and_unlike_ones_refused(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a.jsonl", 1), write(tmp_path / "b.jsonl", 2, tokens=3)
     done = run("compare", str(first), str(second))
@@ -130,3 +142,36 @@ def test_the_load_engine_is_imported_by_bench_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("requests", "in_flight", "seen"),
+    [
+        ((100, 103), (0, 0, 0), 3),
+        ((100, 100), (0, 2, 1), 2),
+        ((None, 150_000), (0, 0, 0), 0),
+        ((150_000, 3), (0, 0, 0), 0),
+        ((100, None), (None, None, None), None),
+        ((None, None), (None, 1, 0), 1),
+    ],
+)
+def test_a_fleet_is_in_use_by_what_was_seen_and_not_by_what_was_not(
+    requests: tuple[int | None, ...],
+    in_flight: tuple[int | None, ...],
+    seen: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    counted, flying = iter(requests), iter(in_flight)
+    assert bench_fleet.in_use(Eyes(lambda: next(flying), lambda: next(counted))) == seen
+
+
+def test_while_it_runs_a_bar_says_how_much_is_done_where_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    load: Any = SimpleNamespace(
+        now=lambda: 42.0, cell="keys", samples=[0] * 90, in_flight=8, errors=1, measured=75, begun=1
+    )
+    bench_text.Progress(Voice(), scenarios.Distribution(keys=300))(load)
+    bench_text.Progress(Voice(), scenarios.Mixed())(load)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "    42 s  [#####...............]  25%  keys             90 done, 8 in flight, 1 failed"
+    assert second == "    42 s  keys             90 done, 8 in flight, 1 failed"

@@ -12,7 +12,7 @@ import pytest
 from fleetctl.bench.ab import Ab
 from fleetctl.bench.samples import Run, Writer, encode, read
 from fleetctl.cli import app, bench_ab, bench_choice, deploy
-from fleetctl.cli.change import Options
+from fleetctl.cli.options import Options
 from fleetctl.errors import LockedError, UnreachableError, UsageError
 from fleetctl.fleet.fleet import Fleet
 from tests.unit.bench import test_ab as made
@@ -181,6 +181,19 @@ def test_a_run_that_was_cut_short_ends_it_and_all_is_put_back(flow: Flow) -> Non
     flow.partial = "more than 20 requests failed (--max-errors)"
     assert flow.run() == 1
     assert flow.done == ["change 1", "measure 1", "back"]
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyError("a fault of our own")])
+def test_a_full_disk_or_a_fault_of_our_own_ends_it_and_all_is_put_back(
+    flow: Flow, fault: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(number: int) -> int:
+        raise fault
+
+    flow.change = fails
+    assert flow.run() == 1
+    assert flow.done == ["change 1", "back"]
+    assert "error: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("where", ["change", "measure"])

@@ -55,3 +55,13 @@ def test_swap_file_refuses_when_the_file_changed_meanwhile(tmp_path) -> None:  #
     done = subprocess.run(["sh", "-c", script], input=b"ours", check=False, capture_output=True)
     assert done.returncode == 76
     assert target.read_text() == "theirs"
+
+
+def test_a_machine_that_is_forgotten_keeps_both_parts_of_its_audit_log(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    state = tmp_path / "state"
+    state.mkdir()
+    for name in ("audit.log", "audit.log.1", "release.json", ".run.x"):
+        (state / name).write_text(name)
+    script = Script("forget_fleet", (str(tmp_path / "etc"), str(state)))
+    subprocess.run(["sh", "-c", script.text], check=True)
+    assert sorted(file.name for file in state.iterdir()) == ["audit.log", "audit.log.1"]

@@ -265,6 +265,16 @@ def test_find_takes_the_named_file_then_the_variable_then_the_folder(
     assert find(Path("named.yaml")) == Path("named.yaml")
 
 
+def test_it_is_said_which_inventory_was_found_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(loading.VARIABLE, raising=False)
+    (tmp_path / "inventory.yaml").touch()
+    assert loading.origin() == "inventory.yaml (in this folder)"
+    monkeypatch.setenv(loading.VARIABLE, "/elsewhere.yaml")
+    assert loading.origin() == f"/elsewhere.yaml ({loading.VARIABLE})"
+    assert loading.origin(Path("named.yaml")) == "named.yaml (-i)"
+
+
 def test_loading_a_correct_inventory_imports_neither_lints_nor_the_wording_of_errors() -> None:
     script = (
         "import sys; from pathlib import Path; from fleetctl.fleet.load import load; load(Path('inventory.yaml')); "

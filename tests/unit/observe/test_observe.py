@@ -61,6 +61,26 @@ def test_model_image_disks_and_driver(facts: Facts) -> None:
     assert facts.missing_paths == ()
 
 
+def test_versions_of_a_model_whose_link_is_gone_are_seen() -> None:
+    found = observe.model("arrived 4096\nverified\nversions a b\nversion a\n")
+    assert (found.present, found.arrived, found.version, found.versions) == (False, 4096, "a", ("a", "b"))
+
+
+def test_what_registries_call_an_image_and_what_was_brought_as_what() -> None:
+    text = '{"Id": "sha256:1", "Size": 5, "RootFS": {"Layers": []}, "RepoDigests": ["quay.io/x@sha256:2"]}'
+    found = observe.image(text)
+    assert found is not None
+    assert found.digests == ("sha256:2",)
+    brought = observe.parse(67, "@@fleetctl brought\nsha256:1 quay.io/x:1\nsha256:2 quay.io/x:2\n")
+    assert brought.brought == ("sha256:1", "sha256:2")
+    assert brought.brought_as == (("sha256:1", "quay.io/x:1"), ("sha256:2", "quay.io/x:2"))
+
+
+def test_how_a_job_ended_is_one_word_of_what_systemd_says() -> None:
+    lines = "a\texit-code 69\tbytes 1 2 copying\nb\tsuccess 0\tx\nc\t\tbytes 1 2 copying\nd\tsuccess TERM\tx\n"
+    assert [one.state for one in observe.progress(lines).values()] == ["failed", "done", "running", "failed"]
+
+
 def test_the_balancer_speaks_for_itself(facts: Facts) -> None:
     assert facts.balancer is not None
     assert len(facts.balancer.version) == 32

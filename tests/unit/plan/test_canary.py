@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from fleetctl.balancer import peers
+from fleetctl.commands import paths
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.observe.facts import PeerState
 from fleetctl.observe.prompts import PROMPTS
 from fleetctl.plan import canary, expand, instances
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Verdict
+from fleetctl.plan.release import Release
 
+from ..conftest import serving
 from .test_expand import context, plan, whole
 
 
@@ -63,6 +66,22 @@ def test_what_its_sibling_gets_wrong_too_is_the_models_fault(fleet: Fleet) -> No
 def test_no_answer_stops_the_rollout(fleet: Fleet) -> None:
     assert judged(fleet, answered().replace("200 0.1", "500 0.1", 1))[0] is Verdict.DEAD
     assert judged(fleet, "")[0] is Verdict.DEAD
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": ["text"]},
+        {"choices": {"0": {}}},
+        {"choices": [{"message": "text"}]},
+        {"choices": [{"message": {"content": ["42"]}}]},
+        {"choices": [{"message": {"content": "42"}}], "usage": 7},
+        {"choices": [{"message": {"content": "42"}}], "usage": {"completion_tokens": "many"}},
+    ],
+)
+def test_an_answer_of_another_form_is_judged_and_no_crash(fleet: Fleet, answer: dict[str, object]) -> None:
+    text = answered().replace(answered().split("\n")[1], json.dumps(answer))
+    assert judged(fleet, text, answered())[0] in (Verdict.DEAD, Verdict.PASS)
 
 
 def test_drafts_of_which_none_is_accepted_stop_the_rollout(fleet: Fleet) -> None:
@@ -120,6 +139,54 @@ def test_the_canary_can_be_chosen(fleet: Fleet) -> None:
     assert sorted(order) == sorted(one.id for one in fleet.instances)
 
 
+def test_the_balancer_is_configured_before_any_canary_is_taken_out(fleet: Fleet) -> None:
+    ctx = changing(fleet, canary="67/2")
+    files = {**ctx.facts[69].files, str(paths.balancer(fleet) / "nginx.conf"): "0" * 64}
+    ctx = replace(ctx, facts={**ctx.facts, 69: replace(ctx.facts[69], files=files)})
+    found = [op.step for op in plan("rollout", ctx).operations if op.step in ("balancer", "roll")]
+    assert found.index("balancer") < found.index("roll")
+    assert "balancer" not in found[found.index("roll") :]
+
+
+def after_a_failed_canary(fleet: Fleet, outcome: str = "running") -> Context:
+    """67/1 was changed, did not answer well, and was left drained; nobody else was touched."""
+    ctx, name = changing(fleet), fleet.on(67)[1].name
+    unit, new = str(paths.unit(name)), serving(ctx.fleet, 67)
+    seen = ctx.facts[67]
+    changed = new.container(name)
+    assert changed is not None
+    seen = replace(
+        seen,
+        containers=tuple(changed if c.name == name else c for c in seen.containers or ()),
+        files={**seen.files, unit: new.files[unit]},
+        unit_texts={**seen.unit_texts, unit: new.unit_texts[unit]},
+    )
+    half = Release(2, ctx.fleet.overrides, "2026-08-29T12:00:00Z", "me", "rollout --mtp 5", outcome)
+    table = tuple(replace(p, state=peers.PeerState.DRAIN) if p.id == "67/1" else p for p in ctx.peers)
+    return replace(ctx, facts={**ctx.facts, 67: seen}, peers=table, release=half, current=half)
+
+
+def test_a_canary_that_failed_is_asked_again_before_it_takes_requests_and_before_anybody_else_goes(
+    fleet: Fleet,
+) -> None:
+    """Else each try would take one more out, and the one that answers garbage would join in the end."""
+    found = [
+        op for op in plan("rollout", after_a_failed_canary(fleet)).operations if op.step not in ("release", "units")
+    ]
+    assert [(op.target, op.step) for op in found[:4]] == [("67/1", s) for s in ("gate", "canary", "roll", "roll")]
+    assert [op.summary for op in found[2:4]] == ["back in rotation", "wait until the balancer sends to it"]
+    assert "beside 67/0" in found[1].summary
+    later = [op for op in found[4:] if op.target == "67/1"]
+    assert later == []
+    assert "join" not in {op.step for op in found}, "nobody is left out of the table"
+    assert {op.target for op in found if op.summary.startswith("drain")} == {i.id for i in fleet.instances} - {"67/1"}
+
+
+def test_what_was_drained_after_its_release_proved_good_only_answers_a_completion(fleet: Fleet) -> None:
+    found = plan("rollout", after_a_failed_canary(fleet, "good")).operations
+    assert [op.step for op in found if op.target == "67/1"] == ["gate"]
+
+
 def test_how_many_may_be_out_can_be_said(fleet: Fleet) -> None:
     assert instances.batch_size(changing(fleet)) == 4
     assert instances.batch_size(changing(fleet, max_unavailable="2")) == 2
@@ -137,6 +204,25 @@ def test_a_fleet_that_is_too_busy_is_not_touched(fleet: Fleet) -> None:
     assert "400 requests are in flight" in (instances.too_busy(loaded) or "")
     assert any("in flight" in line for line in expand.problems(loaded)[69])
     assert instances.too_busy(replace(loaded, max_unavailable="1")) is None
+
+
+def test_backends_that_the_balancer_finds_dead_take_nothing_of_the_load(fleet: Fleet) -> None:
+    ctx = changing(fleet)
+    seen = ctx.facts[69].balancer
+    assert seen is not None
+    half = tuple(
+        replace(
+            p,
+            inflight=0 if p.id.startswith(("66", "68")) else 20,
+            health="down" if p.id.startswith(("66", "68")) else "ok",
+        )
+        for p in seen.peers
+    )
+    loaded = replace(ctx, facts={**ctx.facts, 69: replace(ctx.facts[69], balancer=replace(seen, peers=half))})
+    assert "160 requests are in flight; with 4 of 8 instances out" in (instances.too_busy(loaded) or "")
+    nobody = tuple(replace(p, inflight=0, health="down") for p in seen.peers)
+    idle = replace(ctx, facts={**ctx.facts, 69: replace(ctx.facts[69], balancer=replace(seen, peers=nobody))})
+    assert instances.too_busy(idle) is None, "nobody is served worse than now"
 
 
 def test_a_unit_that_systemd_is_about_to_start_is_stopped_first(fleet: Fleet) -> None:

@@ -11,11 +11,12 @@ import pytest
 from fleetctl.balancer import config, peers
 from fleetctl.balancer.config import FLAVOURS
 from fleetctl.commands import paths, units
-from fleetctl.errors import UsageError
+from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet.fleet import Fleet, Overrides
-from fleetctl.observe.facts import BalancerState, Container, Facts, Listener, PeerState, Stopped, Unit
+from fleetctl.fleet.schema import MachineOverride
+from fleetctl.observe.facts import BalancerState, Container, Facts, Health, Listener, PeerState, Stopped, Unit
 from fleetctl.observe.npu_smi import NpuProcess
-from fleetctl.plan import actions, expand, playbook
+from fleetctl.plan import actions, drift, expand, playbook
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import sha256
 from fleetctl.plan.operation import Group, Plan
@@ -140,6 +141,60 @@ def test_a_unit_changed_by_hand_is_put_right(fleet: Fleet) -> None:
     assert {op.target for op in found.operations if op.step == "roll"} == {"68/1"}
 
 
+def test_what_the_balancer_sends_to_is_drained_though_it_did_not_answer_our_one_look(fleet: Fleet) -> None:
+    """A server that is busy may take longer than our patience for /health; its users would be cut off."""
+    facts = whole(fleet)
+    facts[67] = replace(facts[67], health={**facts[67].health, 2: Health(None, None)})
+    table = peers.of(fleet, {}, fleet.machines)
+    live = facts[69].balancer
+    assert live is not None
+    seen = {"67/2": ("ok", 9)}
+    rows = tuple(
+        replace(p, health=seen.get(p.id, ("ok", 0))[0], inflight=seen.get(p.id, ("ok", 0))[1]) for p in live.peers
+    )
+    facts[69] = replace(facts[69], balancer=replace(live, peers=rows))
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    summaries = [op.summary for op in found.operations if op.target == "67/2"]
+    assert summaries.index("wait for requests in flight") < next(
+        n for n, words in enumerate(summaries) if words.startswith("stop qwen38-tp2-2.service")
+    )
+    down = tuple(replace(row, health="down") if row.id == "67/2" else row for row in rows)
+    facts[69] = replace(facts[69], balancer=replace(live, peers=down))
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    assert {op.step for op in found.operations if op.target == "67/2"} == {"start", "gate"}, "nobody sends to it"
+
+
+def test_one_that_loads_is_gated_though_the_balancer_has_not_looked_yet(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    young = tuple(replace(c, created=1000) for c in facts[67].containers or ())
+    facts[67] = replace(facts[67], containers=young, now=1100, health={})
+    live = facts[69].balancer
+    assert live is not None
+    facts[69] = replace(facts[69], balancer=replace(live, peers=tuple(replace(p, health="ok") for p in live.peers)))
+    table = peers.of(fleet, {f"67/{n}": peers.PeerState.DRAIN for n in range(4)}, fleet.machines)
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    assert [op.step for op in found.operations if op.machine == 67] == ["gate"] * 4
+
+
+def test_an_instance_that_serves_without_its_unit_file_is_changed_like_the_others(fleet: Fleet) -> None:
+    """Somebody removed the file; the engine runs on. To write it and call the release good would be a lie."""
+    five = fleet.with_overrides(Overrides(tokens=5))
+    facts = whole(fleet)
+    unit = str(paths.unit("qwen38-tp2-2"))
+    without = {path: text for path, text in facts[67].files.items() if path != unit}
+    texts = {path: text for path, text in facts[67].unit_texts.items() if path != unit}
+    facts[67] = replace(facts[67], files=without, unit_texts=texts)
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(five, facts, tuple(fleet.machines), peers=table))
+    assert {op.target for op in found.operations if op.step == "roll"} == {i.id for i in fleet.instances}
+    summaries = [op.summary for op in found.operations if op.target == "67/2"]
+    assert summaries[0].startswith("drain")
+    assert "stop qwen38-tp2-2.service (its unit file is gone)" in summaries
+    assert drift.drift(fleet, fleet.on(67)[2], facts[67]) == "its unit file is gone"
+    with pytest.raises(CommandError, match="its unit file is gone"):
+        actions.restart(context(fleet, facts, (67,), peers=table), fleet.on(67)[2:3])
+
+
 def test_joining_says_how_many_sessions_move(fleet: Fleet) -> None:
     facts = {**empty(fleet)}
     table = peers.of(fleet, {}, [69])
@@ -152,6 +207,21 @@ def test_the_printed_plan_is_the_list_that_runs(fleet: Fleet) -> None:
     found = plan("rollout", context(fleet, empty(fleet), tuple(fleet.machines)))
     assert len(found.operations) == len({id(op) for op in found.operations})
     assert found.id == plan("rollout", context(fleet, empty(fleet), tuple(fleet.machines))).id
+
+
+def test_a_plan_is_another_one_when_the_inventory_was_edited_between_showing_and_doing_it(fleet: Fleet) -> None:
+    table = peers.of(fleet, {}, fleet.machines)
+
+    def found(flag: int, when: str = "2026-08-29T12:00:00Z", who: str = "me", stamp: str = "2026-08-29T120000Z") -> str:
+        edited = fleet.inventory.model_copy(update={"engine": {**fleet.inventory.engine, "seed": flag}})
+        new = Release(2, Overrides(), when, who, "rollout", "running")
+        ctx = context(Fleet(edited, fleet.path), whole(fleet), tuple(fleet.machines), peers=table, release=new)
+        return plan("rollout", replace(ctx, stamp=stamp)).id
+
+    assert found(7) != found(8), "the same operations write other flags"
+    assert found(7) == found(7, "2026-08-29T13:30:00Z", "you", "2026-08-29T133000Z"), (
+        "who does it when is no difference"
+    )
 
 
 def problems(fleet: Fleet, machine: int, **changed: object) -> str:
@@ -183,6 +253,70 @@ def test_an_npu_held_by_somebody_else_is_named(fleet: Fleet) -> None:
     held = {3: (NpuProcess(77, "python3", 28000),)}
     words = problems(fleet, 67, npu=npus(held), npu_owners={77: "unit train.service"})
     assert "NPU 3 is held by unit train.service (pid 77)" in words
+
+
+def dead_npu(fleet: Fleet, devices: tuple[int, ...]) -> tuple[Fleet, dict[int, Facts]]:
+    """67 serves on NPUs 0 to 7, and is to use only these from now on."""
+    machines = tuple(
+        m.model_copy(update={"instances": MachineOverride(devices=devices)}) if m.id == 67 else m
+        for m in fleet.inventory.machines
+    )
+    facts = whole(fleet)
+    containers = tuple(
+        replace(c, id=str(n) * 64, labels={**c.labels, "fleetctl.instance": f"67/{n}"})
+        for n, c in enumerate(facts[67].containers or ())
+    )
+    held = {n: (NpuProcess(100 + n, "VLLM::Worker", 28000),) for n in range(8)}
+    owners = {100 + n: f"container {containers[n // 2].id[:12]}" for n in range(8)}
+    facts[67] = replace(facts[67], containers=containers, npu=npus(held), npu_owners=owners)
+    return Fleet(fleet.inventory.model_copy(update={"machines": machines}), fleet.path), facts
+
+
+def test_npus_that_another_instance_has_would_be_waited_for_in_vain(fleet: Fleet) -> None:
+    """Nobody leaves them before the one that waits has got them: it is said before anything is drained."""
+    fewer, facts = dead_npu(fleet, (0, 1, 3, 4, 5, 6))
+    table = peers.of(fleet, {}, fleet.machines)
+    found = expand.problems(context(fewer, facts, tuple(fleet.machines), peers=table))
+    assert found[67] == [
+        "67/1 is to have NPU 4, which 67/2 has, 67/2 NPU 6, which 67/3 has: first fleetctl stop 67/1 67/2, "
+        "then fleetctl rollout, then fleetctl start 67/1 67/2"
+    ]
+    mark = Stopped("me", "", "")
+    facts[67] = replace(facts[67], stopped={fleet.on(67)[1].name: mark, fleet.on(67)[2].name: mark})
+    assert expand.problems(context(fewer, facts, tuple(fleet.machines), peers=table)) == {}
+
+
+def test_an_instance_whose_npus_are_nobody_elses_may_change_them(fleet: Fleet) -> None:
+    fewer, facts = dead_npu(fleet, (0, 1, 2, 3, 4, 5))
+    table = peers.of(fleet, {}, fleet.machines)
+    assert expand.problems(context(fewer, facts, tuple(fleet.machines), peers=table)) == {}
+
+
+def test_a_port_that_another_instance_has_is_said_before_anything_is_drained(fleet: Fleet) -> None:
+    _, facts = dead_npu(fleet, tuple(range(8)))
+    table = peers.of(fleet, {}, fleet.machines)
+    settings = fleet.inventory.instances.model_copy(update={"port": 8002})
+    moved = Fleet(fleet.inventory.model_copy(update={"instances": settings}), fleet.path)
+    found = expand.problems(context(moved, {**whole(moved), 67: facts[67]}, tuple(fleet.machines), peers=table))
+    assert found[67] == [
+        "67/0 is to have port 8002, which 67/2 has, 67/1 port 8003, which 67/3 has: "
+        "give instances.port a range that nobody has; from there it can change again"
+    ]
+
+
+def test_instances_that_were_given_another_name_are_said_and_not_called_good(fleet: Fleet) -> None:
+    """What runs under the old name would serve on, and the new unit would wait for its NPUs at the next start."""
+    facts = whole(fleet)
+    old = {i.name: i.id for i in fleet.on(67)}
+    settings = fleet.inventory.instances.model_copy(update={"name": "vllm-{index}"})
+    renamed = Fleet(fleet.inventory.model_copy(update={"instances": settings}), fleet.path)
+    facts = {**whole(renamed), 67: replace(facts[67], own_units=old)}
+    found = expand.problems(context(renamed, facts, tuple(fleet.machines)))
+    assert found[67] == [
+        "67/0, 67/1, 67/2, 67/3 are qwen38-tp2-0.service, ... here and vllm-0.service, ... in the inventory: put "
+        "instances.name back, or fleetctl remove-machine 67 and then fleetctl add-machine 67"
+    ]
+    assert set(found) == {67}
 
 
 def test_a_shared_context_is_not_ownership(fleet: Fleet) -> None:
@@ -300,6 +434,21 @@ def test_nobody_joins_who_was_not_gated(fleet: Fleet) -> None:
     table = peers.of(fleet, {"67/1": peers.PeerState.DRAIN}, fleet.machines)
     found = plan("rollout", context(fleet, whole(fleet), tuple(fleet.machines), peers=table))
     assert [op.step for op in found.operations][:2] == ["gate", "join"]
+
+
+def test_a_container_that_runs_without_its_unit_goes_before_its_npus_are_waited_for(fleet: Fleet) -> None:
+    """Somebody stopped the unit and typed its `docker run` to look at something: stopping the unit ends nothing."""
+    facts = whole(fleet)
+    name = fleet.on(67)[2].name
+    facts[67] = replace(facts[67], units={**facts[67].units, name: replace(facts[67].units[name], active="inactive")})
+    table = peers.of(fleet, {}, fleet.machines)
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table))
+    own = [op.summary for op in found.operations if op.target == "67/2"]
+    removed = own.index(f"remove container {name}, which runs without its unit")
+    assert own.index("wait for requests in flight") < removed < own.index("wait for free NPUs 4,5")
+    facts = whole(fleet)
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), peers=table, key_hash="0" * 64))
+    assert not [op for op in found.operations if op.summary.startswith("remove container")]
 
 
 def test_a_new_key_restarts_the_engines_that_hold_the_old_one(fleet: Fleet) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.plan import gate
 from fleetctl.plan.operation import Verdict
@@ -96,6 +98,26 @@ def test_one_on_the_npus_of_another_is_dead(fleet: Fleet) -> None:
     verdict, words = judged(fleet, look(npu=npu({0: 101, 1: 102})))
     assert verdict is Verdict.DEAD
     assert "NPUs 0,1, 4,5 were due" in words
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"models": ""},  # curl's limit: the server takes more than 5 s
+        {"unauthorized": "000"},
+        {"unauthorized": ""},
+        {"pids": ""},  # Docker does not answer
+        {"pids": "PID"},
+        {"npu": npu({4: 101, 5: 102}).partition("| NPU     Chip")[0]},  # npu-smi was ended at its limit
+    ],
+)
+def test_what_gives_no_answer_is_slow_and_not_dead(fleet: Fleet, late: dict[str, str]) -> None:
+    assert judged(fleet, look(**late))[0] is Verdict.PENDING
+
+
+@pytest.mark.parametrize("models", ['{"data": [1]}', '{"data": null}', '{"data": {"id": "x"}}', "[]", "<html>"])
+def test_a_server_that_answers_something_else_is_dead_and_no_crash(fleet: Fleet, models: str) -> None:
+    assert judged(fleet, look(models=models))[0] is Verdict.DEAD
 
 
 def test_npus_are_free_only_when_npu_smi_says_so(fleet: Fleet) -> None:

@@ -160,6 +160,26 @@ def test_commands_are_listed_oldest_first_and_half_a_line_is_passed_over(machine
     assert [command.run for command in history.commands(logs)] == ["a", "b"]
 
 
+def test_the_line_after_one_that_a_full_disk_cut_stands_alone(machines: Machines) -> None:
+    trail(machines).begin(PLAN, "ops@laptop", NOON)
+    log = machines.folder / "69/audit.log"
+    log.write_text(log.read_text()[:40])
+    trail(machines, "bbbb0000").begin(PLAN, "ops@laptop", LATER)
+    assert [command.run for command in history.commands(machines.logs(69))] == ["bbbb0000"]
+
+
+def test_the_second_plan_of_a_command_is_an_entry_of_its_own_and_runs_as_long_as_its_lock_is_held() -> None:
+    text = b"".join(
+        [
+            audit.line("aaaa0000", "begin", {"when": NOON, "command": "rollout --mtp 5"}),
+            audit.line("aaaa0000", "end", {"when": NOON, "outcome": "failed"}),
+            audit.line("aaaa0000-2", "begin", {"when": LATER, "command": "rollback 1"}),
+        ]
+    ).decode()
+    assert [c.outcome for c in history.commands({69: text}, ["aaaa0000"])] == ["failed", "running"]
+    assert [c.outcome for c in history.commands({69: text})] == ["failed", "cut short"]
+
+
 def test_a_broken_lock_is_a_command_of_its_own() -> None:
     entry = {"when": NOON, "who": "ops@desk", "command": "lock break", "lock_taken_from": "night@desk ..."}
     text = (audit.line("x", "begin", entry) + audit.line("x", "end", {"outcome": "done"})).decode()

@@ -11,7 +11,7 @@ from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.observe.facts import Facts
-from fleetctl.plan import actions, expand, gate, rotation, status
+from fleetctl.plan import actions, checks, expand, gate, rotation, status
 from fleetctl.plan.desired import sha256
 from fleetctl.plan.operation import Plan, Verdict
 
@@ -162,3 +162,15 @@ def test_status_says_that_two_keys_are_good_and_what_ends_it(fleet: Fleet) -> No
     facts[69] = replace(facts[69], balancer=replace(live, peers=half))
     said = status.problems(status.document(fleet, facts, {}, table(fleet)))
     assert any("5 instances have the old one: fleetctl key rotate" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    "key", ["sk-with\\backslash", 'sk-with"quote', "sk with space", "short", "sk-中文中文中文", ""]
+)
+def test_a_key_that_would_not_arrive_as_it_is_is_refused(key: str) -> None:
+    """curl reads it between quotes: it would send another one, and every gate would wait for half an hour."""
+    assert checks.api_key_shape(key) is not None
+
+
+def test_a_key_of_any_other_signs_is_one() -> None:
+    assert checks.api_key_shape("sk-Aa0!#$%&'()*+,-./:;<=>?@[]^_`{|}~") is None

@@ -307,15 +307,16 @@ def test_after_a_long_reboot_it_is_not_simply_taken_again(world: World, monkeypa
 
 def test_an_unreachable_lock_is_an_unreachable_machine_with_the_way_out(world: World) -> None:
     world.machines[69].down = UnreachableError("no route", machine=69, next_command="ssh ops@69")
-    with world.lock("rollout --mtp 5") as held, pytest.raises(UnreachableError) as caught:
+    with world.lock("restart 67/2") as held, pytest.raises(UnreachableError) as caught:
         held.wait()
     assert caught.value.next_command is not None
-    assert "fleetctl rollout --mtp 5 --balancer-lost" in caught.value.next_command
+    assert "fleetctl restart 67/2 --balancer-lost" in caught.value.next_command
 
 
-def test_a_command_that_needs_the_balancer_is_not_sent_round_it(world: World) -> None:
+@pytest.mark.parametrize("command", ["remove-machine 67", "rollout --mtp 5", "drain 67/2", "key rotate", "rollback"])
+def test_a_command_that_needs_the_balancer_is_not_sent_round_it(world: World, command: str) -> None:
     world.machines[69].down = UnreachableError("no route", machine=69, next_command="ssh ops@69")
-    with world.lock("remove-machine 67") as held, pytest.raises(UnreachableError) as caught:
+    with world.lock(command) as held, pytest.raises(UnreachableError) as caught:
         held.wait()
     assert caught.value.next_command == "ssh ops@69; if that machine is dead: move the balancer first (docs/runbook.md)"
 

@@ -65,6 +65,24 @@ def test_the_last_good_one_asked_for_something_else() -> None:
     assert release.last_good(good, good[1]) is None
 
 
+def test_a_way_back_that_was_cut_short_is_finished_by_the_same_command() -> None:
+    good = {n: proven(n, tokens) for n, tokens in ((1, 3), (2, 4), (3, 5))}
+    half = proven(4, 4, outcome="running", back_to=2)
+    assert release.last_good(good, half) == good[2], "not the one that was left"
+    assert release.last_good(good, replace(half, outcome="good")) == good[3]
+
+
+def test_only_what_this_very_rollout_brought_is_rolled_back_by_itself() -> None:
+    good = {1: proven(1, 3), 2: proven(2, 4)}
+    assert release.undone_by(good, proven(3, 5, outcome="running")) == good[2]
+    # The same release once more, because an instance died: the others run what proved good.
+    assert release.undone_by(good, proven(2, 4, outcome="running")) is None
+    assert release.undone_by(good, proven(3, 3, outcome="running", back_to=1)) is None
+    assert release.undone_by(good, proven(3, 5)) is None
+    assert release.undone_by({}, proven(3, 5, outcome="running")) is None
+    assert release.undone_by(good, None) is None
+
+
 def test_going_back_is_over_the_inventory_as_it_is_now(fleet: Fleet) -> None:
     flags = {**fleet.engine, "max-num-seqs": 16, "seed": 7}
     flags.pop("max-model-len", None)
@@ -73,3 +91,10 @@ def test_going_back_is_over_the_inventory_as_it_is_now(fleet: Fleet) -> None:
     assert release.whole(fleet.with_overrides(back)).tokens == 3
     assert {k: v for k, v in fleet.with_overrides(back).engine.items() if v is not None} == flags
     assert not release.going_back(fleet, release.whole(fleet))
+
+
+def test_going_back_to_a_time_without_speculation_leaves_it_out(fleet: Fleet) -> None:
+    back = release.going_back(fleet, Whole(None, fleet.image, fleet.engine))
+    assert not fleet.with_overrides(back).tokens
+    plain = Fleet(fleet.inventory.model_copy(update={"speculative": None}), fleet.path)
+    assert not release.going_back(plain, release.whole(plain))

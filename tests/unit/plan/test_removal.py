@@ -132,10 +132,13 @@ def test_purge_takes_what_fleetctl_brought_and_says_what_it_did_not(fleet: Fleet
     assert [line.split()[2:5] for line in words(found, "purge")] == [
         ["remove", "image", "aaaaaaaaaaaa,"],
         ["remove", "the", "model"],
-        ["remove", "compile", "caches"],
+        ["remove", "compile", "caches,"],
     ]
     last = [op.step for op in found.operations]
     assert last.index("forget") > last.index("purge")
+    half = ModelState(False, None, None, None, None, arrived=5)
+    found = plan(removing(fleet, {**facts, 67: replace(facts[67], model=half)}, 67, purge=True))
+    assert any(line.endswith("remove the model /data/models/Qwen3.8-27B-W8A8") for line in words(found, "purge"))
     facts[67] = replace(facts[67], brought=(), model=replace(brought, versions=(), version=None))
     found = plan(removing(fleet, facts, 67, purge=True))
     assert len(words(found, "purge")) == 1

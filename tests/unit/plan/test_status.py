@@ -80,3 +80,28 @@ def test_the_table_fits_80_columns(fleet: Fleet) -> None:
 def test_chinese_takes_two_columns() -> None:
     lines = table(("A", "B"), [("张三", "x"), ("abcd", "y")]).splitlines()
     assert lines[1].index("x") + 2 == lines[2].index("y")
+
+
+def test_the_header_says_whose_inventory_was_read(fleet: Fleet) -> None:
+    text = status_text(document(fleet, whole(fleet)), ["p"], wide=False, origin="inventory.yaml (in this folder)")
+    first, second, third = text.splitlines()[:3]
+    assert first.startswith(f"{fleet.name}  ")
+    assert second == "  inventory: inventory.yaml (in this folder)"
+    assert third == "  ! p"
+
+
+def test_a_release_that_one_machine_has_not_recorded_yet_is_half_rolled_out(fleet: Fleet) -> None:
+    """As `rollout` sees it: a kill between two machines' records."""
+    half = {"number": 2, "outcome": "running", "command": "rollout --mtp 5"}
+    facts = {m: replace(one, release={**half, "outcome": "good"}) for m, one in whole(fleet).items()}
+    facts[66] = replace(facts[66], release=half)
+    found = document(fleet, facts)
+    assert found["release"] == half
+    assert any("release 2 is half rolled out" in line for line in status.problems(found))
+
+
+def test_what_finishes_a_release_can_be_pasted(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    facts[69] = replace(facts[69], release={"number": 2, "outcome": "running", "command": "rollout --mtp 5"})
+    found = document(fleet, facts)
+    assert "release 2 is half rolled out: fleetctl rollout --mtp 5 finishes it" in status.problems(found)

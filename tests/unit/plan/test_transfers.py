@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -152,6 +153,65 @@ def test_a_still_source_is_replaced_only_when_another_has_a_free_place(monkeypat
     assert "job_stop" not in machines.names(67)
 
 
+def test_a_receiver_that_loads_a_layer_does_not_wait_for_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker unpacks gigabytes for minutes: to end it and ask somebody else would throw the layer away."""
+    clock = iter(range(0, 100_000, 5))
+    monkeypatch.setattr(jobs_module.time, "monotonic", lambda: float(next(clock)))
+    loading = RUNNING.format(5).replace("copying", "loading layer 1 of 2")
+    machines = Machines({67: [RUNNING.format(4), *[loading] * 20, *[RUNNING.format(6)] * 2, DONE]})
+    other = copy(69, [69, 68])
+    both = Copy("model", replace(other.job, deadline=1e6), 69, other.ways, frozenset([69, 68]))
+    transfers(machines).copy(operation(67, both), both)
+    assert "job_stop" not in machines.names(67)
+    machines = Machines({67: [RUNNING.format(4), *[RUNNING.format(5)] * 22, DONE]})
+    transfers(machines).copy(operation(67, both), both)
+    assert "job_stop" in machines.names(67), "a source that is still is replaced"
+
+
+@pytest.mark.parametrize("status", [65, 69])
+def test_a_source_that_turns_out_to_have_something_else_is_replaced_unless_it_is_the_origin(status: int) -> None:
+    machines = Machines({67: [failed(status), DONE]})
+    other = copy(69, [69, 68])
+    both = Copy("model", other.job, 68, other.ways, frozenset([69, 68]), origin=69)
+    transfers(machines).copy(operation(67, both), both)
+    assert machines.names(69).count("transfer_allow") == 1
+    machines = Machines({67: [failed(65), DONE]})
+    with pytest.raises(JobFailed, match="why"):
+        transfers(machines).copy(operation(67, both), replace(both, source=69))
+
+
+def test_a_source_that_cannot_write_down_the_key_is_replaced() -> None:
+    machines = Machines({67: [DONE]})
+    other = copy(69, [69, 68])
+    both = Copy("model", other.job, 69, other.ways, frozenset([69, 68]))
+    one, act = transfers(machines), machines.act
+
+    def full(machine: int, run: Run, stdin: bytes) -> str:
+        if machine == 69 and run.script.name == "transfer_allow":
+            raise CommandError("transfer_allow: No space left on device")
+        return act(machine, run, stdin)
+
+    one._act = full
+    one.copy(operation(67, both), both)
+    assert "transfer_allow" in machines.names(68)
+    alone = copy(69, [69])
+    with pytest.raises(CommandError, match="No space left") as error:
+        one.copy(operation(67, alone), replace(alone, holders=frozenset([69])))
+    assert error.value.machine == 69
+
+
+def test_a_slow_source_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was left for another one, which turns out to be dead."""
+    monkeypatch.setattr(transfers_module, "STILL", -1.0)
+    monkeypatch.setattr(Meter, "seconds", 20.0)
+    machines = Machines({67: [RUNNING.format(5), RUNNING.format(5), DONE]})
+    machines.refuse = {68}
+    other = copy(69, [69, 68])
+    both = Copy("model", other.job, 69, other.ways, frozenset([69, 68]))
+    transfers(machines).copy(operation(67, both), both)
+    assert machines.names(69).count("transfer_allow") == 2
+
+
 def test_a_source_serves_no_more_than_it_may_and_in_the_planned_order() -> None:
     machines = Machines({68: [RUNNING.format(1)] * 3 + [DONE], 67: [DONE]})
     both = transfers(machines)
@@ -174,6 +234,62 @@ def test_a_copy_that_goes_on_is_followed_without_a_new_key() -> None:
     one = copy(69, [69], follow=True)
     transfers(machines).copy(operation(67, one), one)
     assert "transfer_key" not in machines.names(67)
+
+
+def test_a_copy_that_is_followed_takes_its_sources_place() -> None:
+    machines = Machines({68: [RUNNING.format(1)] * 5 + [DONE], 67: [DONE]})
+    both = transfers(machines)
+    first, second = copy(69, [69], follow=True), copy(69, [69])
+    begun = threading.Event()
+    call = machines.call
+
+    def told(machine: int, script: Script, timeout: float, stdin: bytes) -> Result:
+        begun.set()
+        return call(machine, script, timeout, stdin)
+
+    both._jobs._call = told
+    errors = side_by_side(
+        lambda: both.copy(operation(68, first), first),
+        lambda: (begun.wait(5), both.copy(operation(67, second), second)),
+    )
+    assert errors == [None, None]
+    assert machines.calls.index((68, "job_clear")) < machines.calls.index((67, "job_start"))
+
+
+def test_a_followed_copy_that_stands_still_is_begun_anew_from_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers_module, "STILL", -1.0)
+    monkeypatch.setattr(Meter, "seconds", 20.0)
+    machines = Machines({67: [RUNNING.format(5), DONE]})
+    machines.refuse = {69}
+    other = copy(69, [69, 68])
+    both = Copy("model", other.job, 69, other.ways, frozenset([69, 68]), follow=True)
+    transfers(machines).copy(operation(67, both), both)
+    assert machines.names(67).count("job_stop") >= 1
+    assert "transfer_allow" in machines.names(68)
+
+
+def test_a_followed_copy_of_what_is_not_wanted_any_more_is_begun_anew() -> None:
+    machines = Machines({67: [failed(65), DONE]})
+    one = copy(69, [69], follow=True)
+    transfers(machines).copy(operation(67, one), one)
+    assert machines.names(67).count("transfer_key") == 1
+
+
+def test_a_machine_too_busy_to_say_how_its_job_does_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module.time, "sleep", lambda _: None)
+    machines = Machines({67: [RUNNING.format(5), DONE]})
+    one, busy = copy(69, [69]), [True]
+    both, call = transfers(machines), machines.call
+
+    def late(machine: int, script: Script, timeout: float, stdin: bytes) -> Result:
+        if script.name == "job_state" and busy:
+            busy.pop()
+            raise CommandError("a command did not end within 30 s")
+        return call(machine, script, timeout, stdin)
+
+    both._jobs._call = late
+    both.copy(operation(67, one), one)
+    assert not busy
 
 
 def test_a_followed_copy_that_was_gone_is_let_in_anew() -> None:
@@ -227,6 +343,14 @@ def test_what_a_look_at_a_job_says() -> None:
     assert look(GONE.replace("@@progress", "Ended=signal\n@@progress")).state == "failed"
     seen = look(failed(69))
     assert (seen.state, seen.status, seen.log) == ("failed", 69, ("why",))
+    # systemd has forgotten the unit, and says 0 of it.
+    forgotten = GONE.replace("@@progress", "ExecMainStatus=0\nEnded={}\n@@progress")
+    seen = look(forgotten.format("exit-code 69") + "why\n")
+    assert (seen.state, seen.status, seen.log) == ("failed", 69, ("why",))
+    seen = look(forgotten.format("oom-kill KILL"))
+    assert (seen.state, seen.status, seen.log) == ("failed", None, ("ended without a word (oom-kill KILL)",))
+    assert look(forgotten.format("success 0")).state == "done"
+    assert look(forgotten.format("success TERM")).state == "failed"
 
 
 def test_a_plain_job_that_a_reboot_ended_is_started_again() -> None:
