@@ -188,7 +188,16 @@ def _target(session: Session, number: int | None) -> release.Release:
             return good[number]
         known = ", ".join(map(str, good)) or "none"
         raise UsageError(f"release {number} did not prove good on all its instances; those that did: {known}")
-    found = release.last_good(good, session.release)
+    current = session.release
+    if current is not None and current.outcome == "good" and current.back_to is not None:
+        # Typed twice, by two people who were woken, it would lead forward again.
+        known = ", ".join(f"{one.number} ({one.command})" for one in good.values())
+        raise UsageError(
+            f"release {current.number} is a way back already, to release {current.back_to}: where to from there?",
+            state="nothing was changed",
+            next_command=f"fleetctl rollback NUMBER; proved good: {known}",
+        )
+    found = release.last_good(good, current)
     if found is None:
         raise UsageError(
             "there is no earlier release that proved good and asked for something else",

@@ -42,6 +42,7 @@ def test_a_rollback_is_to_the_last_good_release_and_the_way_forward_is_asked_for
     status = served.run("status", code=None)
     assert "went back to 1" in status.out
     served.run("rollout", "--mtp", "5", "--yes", code=2)
+    assert "a way back already" in served.run("rollback", "--yes", code=2).err
     assert tokens(served) == {4}
     assert "nothing to do" in served.run("rollback", "1", "--yes").out
     served.run("rollout", "--mtp", "5", "--forward", "--yes")

@@ -7,4 +7,6 @@ temporary="$folder/.$(basename "$path").fleetctl-new"
 trap 'rm -f "$temporary"' EXIT
 cat >"$temporary"
 chmod "$mode" "$temporary"
+# Or, after a power cut, the new name may stand before an empty file: a key of nothing lets everybody in.
+sync "$temporary" 2>/dev/null || true
 mv -f "$temporary" "$path"

@@ -11,7 +11,7 @@ import pytest
 
 from fleetctl.cli import deploy
 from fleetctl.cli.options import Options
-from fleetctl.errors import FleetctlError, UnreachableError
+from fleetctl.errors import FleetctlError, UnreachableError, UsageError
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.plan.release import Release, Whole
 
@@ -135,3 +135,12 @@ def test_a_rollback_names_its_release_and_may_leave_a_dead_machine_out(flow: Flo
         deploy.rollback(Options(yes=True), None)
     assert deploy.rollback(Options(yes=True), None, ["69", "68", "66"]) == 0
     assert flow.done[1][:2] == ("rollback 2 --machines 69,68,66", (69, 68, 66))
+
+
+def test_a_rollback_typed_twice_does_not_lead_forward_again(flow: Flow) -> None:
+    flow.release = proved(3, 3, back_to=1)
+    with pytest.raises(UsageError, match="a way back already, to release 1") as error:
+        deploy.rollback(Options(yes=True), None)
+    assert "2 (rollout)" in str(error.value.next_command)
+    flow.ends = [0]
+    assert deploy.rollback(Options(yes=True), 2) == 0
