@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fleetctl.plan.steps import STEPS
 from tests.conftest import SEED
 from tests.lab.conftest import Lab, a_lab, kill
 
@@ -47,7 +48,7 @@ class Watched:
     doing: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    planned: set[str] = field(default_factory=set)
+    planned: Counter[str] = field(default_factory=Counter)
     news: threading.Condition = field(default_factory=threading.Condition)
     over: bool = False
 
@@ -59,18 +60,17 @@ class Watched:
                     self.doing[said[1]] = f"{said[2]}: {said[3]}"
                     self.begun.append(said[2])
                 elif planned := re.match(r"\s+\S+\s+([a-z-]+)\s+\S", line):
-                    self.planned.add(planned[1])
+                    self.planned[planned[1]] += 1
                 self.news.notify_all()
         with self.news:
             self.over = True
             self.news.notify_all()
 
-    def wait_begun(self, step: str, number: int) -> bool:
-        """Until the step (any, where the plan has it not) has been begun so many times; False when the command ended."""
+    def wait_begun(self, number: int, step: str = "") -> bool:
+        """Until so many operations (of the step) have been begun; False when the command ended."""
 
         def there() -> bool:
-            wanted = [one for one in self.begun if one == step or step not in self.planned]
-            return len(wanted) >= number
+            return sum(step in ("", one) for one in self.begun) >= number
 
         with self.news:
             self.news.wait_for(lambda: there() or self.over, 300)
@@ -103,15 +103,21 @@ class Chaos:
     def rare(self) -> list[str]:
         return [step for step in sorted(self.seen) if self.hits[step] < EACH]
 
+    def _aim(self, planned: Counter[str]) -> str:
+        """The kind of operation of this plan that was hit least, while any was hit too seldom; else none in particular."""
+        rare = sorted(step for step in planned.keys() & {*STEPS, *self.seen} if self.hits[step] < EACH)
+        self.dice.shuffle(rare)
+        return min(rare, key=lambda step: self.hits[step], default="")
+
     def _killed(self, words: str) -> bool:
         """False when the command ended before the moment came."""
         watched = Watched(self.lab.start(*words.split(), "--yes"))
         reader = threading.Thread(target=watched.read, daemon=True)
         reader.start()
-        rare = self.rare()
-        aimed = self.dice.choice(rare) if rare and self.dice.random() < 0.7 else ""
-        number = self.dice.randint(1, 2 if aimed else 8)
-        if not watched.wait_begun(aimed, number):
+        came = watched.wait_begun(1)
+        aimed = self._aim(watched.planned)
+        most = min(2, watched.planned[aimed]) if aimed else 12
+        if not came or not watched.wait_begun(self.dice.randint(1, most), aimed):
             watched.process.communicate(timeout=600)
             reader.join()
             self.seen.update(watched.begun)
