@@ -1,5 +1,5 @@
 # listing.sh FLEET: all that fleetctl may leave on a machine, one thing a line; what happened when, and what is told
-# about it (logs, past releases, saved definitions), is left out.
+# about it (logs, past releases, saved definitions, what the watchdog remembers since its timer ran), is left out.
 fleet=$1
 export LC_ALL=C
 docker ps -a --format '{{.Names}} {{.Image}} {{.State}} {{.Label "fleetctl.fleet"}} {{.Label "fleetctl.spec"}}' | sort | sed 's/^/container /'
@@ -10,7 +10,7 @@ for file in $(find /etc/systemd/system -name '*.service' -o -name '*.timer' -o -
 done | grep -v 'watchdog.*service'
 systemctl list-units --all --no-legend --plain "fleetctl-$fleet-*" | awk '{ print "job", $1, $3 }'
 { cat /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys 2>/dev/null || true; } | sort | sed 's/^/authorized /' | cut -c 1-120
-find /run/fleetctl -mindepth 1 ! -name '*.progress' | sort | sed 's/^/run /'
+find /run/fleetctl -mindepth 1 ! -name '*.progress' ! -path '/run/fleetctl/watchdog*' | sort | sed 's/^/run /'
 for folder in /etc/fleetctl /var/lib/fleetctl /var/cache/fleetctl /etc/logrotate.d /etc/systemd/system; do
 	find "$folder" -type f -o -type l 2>/dev/null
 done | grep -v -e /audit.log -e /releases/ -e /saved/ -e /release.json -e /balancer-since -e /logs/ | sort | while IFS= read -r file; do
