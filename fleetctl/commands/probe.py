@@ -24,6 +24,7 @@ NPU_OWNERS = (
 )
 TOPOLOGY = 'for n in /sys/devices/system/node/node[0-9]*/cpulist; do if [ -e "$n" ]; then cat "$n"; fi; done >topology'
 MARKS = ("stopped", "parked", "doubtful")  # files named after instances: on purpose, and by the watchdog
+PAST_STARTS = 10  # lines of the audit log: commands that started engines
 TOOLS = ("docker", "curl", "rsync", "ssh", "ssh-keygen", "ss", "flock", "sha256sum", "systemd-run", "awk")
 
 
@@ -160,6 +161,7 @@ def full(fleet: Fleet, machine: Machine) -> str:
     more = [Request("docker-info", "http://d/info", socket=True)]
     background, hashes, foreground = _parts(fleet, machine, more)
     background[0] += f"; {_docker_disk()}"
+    hashes += f"; grep -h '\"starts\":' {quote(paths.audit(fleet))} 2>/dev/null | tail -n {PAST_STARTS} >starts"
     background += [f"{NPU}; {NPU_OWNERS}", _listeners(), _reach(fleet, machine)]
     return _assemble(background, [hashes, *foreground, *_machine(fleet, machine)])
 

@@ -163,7 +163,7 @@ class Facts:
     transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
     `brought`: ids of images that fleetctl brought, oldest first; `brought_as`: with their names. `transfer_tags`:
     transfers that may still log in here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases`
-    those that proved good.
+    those that proved good. `starts`: seconds that the last starts of engines took here, until the gate was content.
     `experiment`: what `bench ab` changed here and has not put back. `link`: Mbit/s of the interface towards the source.
     """
 
@@ -188,6 +188,7 @@ class Facts:
     unit_texts: dict[str, str] = field(default_factory=dict)
     release: dict[str, Any] | None = None
     releases: tuple[dict[str, Any], ...] = ()
+    starts: tuple[float, ...] = ()
     experiment: dict[str, Any] | None = None
     jobs: dict[str, str] = field(default_factory=dict)
     progress: dict[str, JobState] = field(default_factory=dict)

@@ -81,6 +81,7 @@ def parse(machine: int, text: str) -> Facts:
         release=parse_json(part["release"]) if "release" in part else None,
         experiment=parse_json(part["experiment"]) or {} if "experiment" in part else None,
         releases=tuple(r for line in part.get("releases", "").splitlines() if isinstance(r := parse_json(line), dict)),
+        starts=starts(part.get("starts", "")),
         jobs={
             w[0].removesuffix(".service"): w[3] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3
         },
@@ -108,6 +109,13 @@ def parse(machine: int, text: str) -> Facts:
         now=int(part["now"]) if part.get("now", "").strip().isdigit() else None,
         failed=failed,
     )
+
+
+def starts(text: str) -> tuple[float, ...]:
+    """Of lines of the audit log: seconds, oldest first."""
+    lines = [found for line in text.splitlines() if isinstance(found := parse_json(line), dict)]
+    listed = [seconds for line in lines if isinstance(line.get("starts"), list) for seconds in line["starts"]]
+    return tuple(float(one) for one in listed if isinstance(one, int | float))
 
 
 def units(text: str) -> dict[str, Unit]:

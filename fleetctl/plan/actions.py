@@ -15,6 +15,7 @@ from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet.instance import Instance
 from fleetctl.plan import instances as instance_steps
 from fleetctl.plan import rotation as rotation_steps
+from fleetctl.plan import tally
 from fleetctl.plan.build import enable, held, in_rotation, stays_drained
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
@@ -22,7 +23,8 @@ from fleetctl.plan.operation import Group, Operation, Plan, Run, sequence
 
 
 def _plan(context: Context, command: str, groups: Sequence[Group], notes: Sequence[str] = ()) -> Plan:
-    return Plan(command, context.fleet.name, sequence(command, *groups), tuple(notes))
+    root = sequence(command, *groups)
+    return Plan(command, context.fleet.name, root, (*notes, *tally.notes(root, context.past_starts)))
 
 
 def _known(context: Context, which: Instance) -> bool:

@@ -68,6 +68,8 @@ class Trail:
                 outcome["outcome"] = "failed"
                 outcome["failed"] = f"{failed.operation.target} {failed.operation.step}"
                 outcome["error"] = failed.error.cause.splitlines()[0][:LONGEST] if failed.error.cause else ""
+            if took := starts(own):
+                outcome["starts"] = took
             lines[machine] = self._line("end", {"when": when, "seconds": self.seconds, **outcome})
         self._write(lines, SECONDS)
 
@@ -84,6 +86,14 @@ class Trail:
 
     def _write(self, lines: Mapping[int, bytes], seconds: float) -> None:
         write(self.connections, self.path, lines, seconds, self.say)
+
+
+def starts(results: Sequence[StepResult]) -> list[float]:
+    """Seconds from the start of a unit to the gate's last answer, of instances for which both went well."""
+    done = [one for one in results if one.status is Status.DONE]
+    started = {one.operation.target for one in done if one.operation.starts}
+    gates = [one for one in done if one.operation.step == "gate" and one.operation.target in started]
+    return [round(one.seconds, 1) for one in gates]
 
 
 def new_run() -> str:

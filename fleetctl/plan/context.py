@@ -63,6 +63,11 @@ class Context:
         return f"http://127.0.0.1:{self.fleet.inventory.balancer.listen}"
 
     @property
+    def past_starts(self) -> list[float]:
+        """Seconds that engines took to start on these machines, the last times."""
+        return [seconds for m in self.machines if m in self.facts for seconds in self.facts[m].starts]
+
+    @property
     def settled(self) -> bool:
         """The machines know a release that asks for the same and proved good: no earlier run was cut short, and no
         `bench ab` left its arms behind."""

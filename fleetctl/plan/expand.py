@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths
-from fleetctl.plan import adopt, build, checks, instances, own_steps, removal, rotation, steps
+from fleetctl.plan import adopt, build, checks, instances, own_steps, removal, rotation, steps, tally
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
@@ -28,7 +28,7 @@ def expand(playbook: Playbook, context: Context, command: str) -> Plan:
     if not work and (started.release is None or started.settled):
         return Plan(command, started.fleet.name, sequence(playbook.name), notes=said)
     root = sequence(playbook.name, *(node for one in groups for node in _with_hooks(*one, command)))
-    return Plan(command, started.fleet.name, root, notes=said)
+    return Plan(command, started.fleet.name, root, notes=(*said, *tally.notes(root, started.past_starts)))
 
 
 def _with_hooks(stage: Stage, group: Group, before: Context, after: Context, command: str) -> tuple[Node, ...]:

@@ -163,6 +163,11 @@ class Operation:
                 return f"edit {path}"
 
     @property
+    def starts(self) -> bool:
+        """Whether an instance starts here."""
+        return "/" in self.target and isinstance(self.action, Run) and self.action.script.name == "unit_start"
+
+    @property
     def content(self) -> str:
         """A hash of what its script gets to write, but for times; empty for a secret, what an earlier operation prints,
         and releases, which say who does it and when."""

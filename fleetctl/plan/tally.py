@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fleetctl.plan.operation import Copy, Job, Operation, Plan, Run
+import statistics
+from collections.abc import Sequence
+
+from fleetctl.plan.meter import duration
+from fleetctl.plan.operation import Copy, Group, Job, Node, Operation, Plan, Run
 
 REMOVES = ("clean_unit", "clean_container", "clean_process", "remove_unit", "remove_container", "remove_all")
 KINDS = {
@@ -43,6 +47,26 @@ def words(plan: Plan) -> str:
     found = counts(plan)
     said = [f"{found[kind]} {one if found[kind] == 1 else many}" for kind, (one, many) in KINDS.items() if found[kind]]
     return f"in all: {', '.join(said)}"
+
+
+def notes(root: Group, past: Sequence[float]) -> tuple[str, ...]:
+    """How long the starts take, one after the other as the plan has them, if they take what earlier ones took.
+
+    `past`: seconds of starts on these machines. Nothing where nothing is started, or nothing is known yet.
+    """
+    number = _in_a_row(root)
+    if not number or not past:
+        return ()
+    each = statistics.median(past)
+    row = "1 start" if number == 1 else f"{number} starts one after the other"
+    return (f"{row}: likely some {duration(number * each)} (the last {len(past)} here took {each:.0f} s, median)",)
+
+
+def _in_a_row(node: Node) -> int:
+    if isinstance(node, Operation):
+        return int(node.starts)
+    below = [_in_a_row(child) for child in node.children]
+    return max(below, default=0) if node.parallel else sum(below)
 
 
 def _instances(operations: tuple[Operation, ...], scripts: tuple[str, ...]) -> set[str]:

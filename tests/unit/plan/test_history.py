@@ -13,6 +13,7 @@ import pytest
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, FleetctlError, LockedError, UnreachableError
 from fleetctl.fleet.fleet import Overrides
+from fleetctl.observe import observe
 from fleetctl.plan import audit, history
 from fleetctl.plan.executor import Executor
 from fleetctl.plan.history import Command
@@ -106,6 +107,20 @@ def test_a_command_that_worked(machines: Machines) -> None:
         67: (1, 1, "done"),
     }
     assert json.loads(json.dumps(found.document()))["machines"][0]["id"] == 69
+
+
+def test_how_long_engines_took_to_start_is_noted_where_they_did(machines: Machines) -> None:
+    start = Operation("start", 69, "69/0", "start it", Run(Script("unit_start", ("u", "c"))))
+    gate = Operation("gate", 69, "69/0", "wait", Run(Script("settle")))
+    again = Operation("gate", 69, "69/1", "wait", Run(Script("settle")))
+    done = [StepResult(op, Status.DONE, seconds) for op, seconds in ((start, 1.0), (gate, 33.33), (again, 0.2))]
+    assert audit.starts(done) == [33.3], "a gate before which nothing was started says nothing"
+    assert audit.starts([done[0], StepResult(gate, Status.FAILED, 90.0, CommandError("no"))]) == []
+    log = trail(machines)
+    log.begin(Plan("rollout", "f", sequence("r", start, gate, again)), "ops@laptop", NOON)
+    log.end(done, LATER)
+    assert observe.starts(machines.logs(69)[69]) == (33.3,)
+    assert observe.starts('{"starts": ["x", 1, null]}\nno json {\n{"starts": 7}') == (1.0,)
 
 
 def test_a_failure_names_machine_step_and_cause(machines: Machines) -> None:
