@@ -181,6 +181,7 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     files += [str(paths.job_script(paths.job(fleet, what))) for what in ("image", "model", "manifest")]
     foreground = [*_state(fleet), *_peers(fleet, machine), _instance_files(fleet, machine), "date +%s >now"]
     foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
+    foreground.append(f"stat -c '%a %u' {quote(paths.api_key(fleet))} >key-mode 2>/dev/null")
     foreground.append(f"cat {quote(paths.releases(fleet))}/*.json >releases 2>/dev/null")
     tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
     keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"

@@ -163,7 +163,8 @@ class Facts:
     transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
     `brought`: ids of images that fleetctl brought, oldest first; `brought_as`: with their names. `transfer_tags`:
     transfers that may still log in here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases`
-    those that proved good. `starts`: seconds that the last starts of engines took here, until the gate was content.
+    those that proved good. `key_mode`: mode and owner's number of the API key's file, such as `600 0`.
+    `starts`: seconds that the last starts of engines took here, until the gate was content.
     `experiment`: what `bench ab` changed here and has not put back. `link`: Mbit/s of the interface towards the source.
     """
 
@@ -189,6 +190,7 @@ class Facts:
     release: dict[str, Any] | None = None
     releases: tuple[dict[str, Any], ...] = ()
     starts: tuple[float, ...] = ()
+    key_mode: str | None = None
     experiment: dict[str, Any] | None = None
     jobs: dict[str, str] = field(default_factory=dict)
     progress: dict[str, JobState] = field(default_factory=dict)

@@ -81,6 +81,7 @@ def parse(machine: int, text: str) -> Facts:
         release=parse_json(part["release"]) if "release" in part else None,
         experiment=parse_json(part["experiment"]) or {} if "experiment" in part else None,
         releases=tuple(r for line in part.get("releases", "").splitlines() if isinstance(r := parse_json(line), dict)),
+        key_mode=part.get("key-mode", "").strip() or None,
         starts=starts(part.get("starts", "")),
         jobs={
             w[0].removesuffix(".service"): w[3] for w in map(str.split, part.get("jobs", "").splitlines()) if len(w) > 3

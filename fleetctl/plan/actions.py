@@ -13,9 +13,9 @@ from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet.instance import Instance
+from fleetctl.plan import drift, tally
 from fleetctl.plan import instances as instance_steps
 from fleetctl.plan import rotation as rotation_steps
-from fleetctl.plan import tally
 from fleetctl.plan.build import enable, held, in_rotation, stays_drained
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
@@ -71,7 +71,15 @@ def _refuse_what_was_edited(context: Context, which: Instance) -> None:
             machine=which.machine,
             step="units",
             state="nothing was changed",
-            next_command="fleetctl rollout, which saves the edit and puts the unit right",
+            next_command="fleetctl rollout --resume, which saves the edit and puts the unit right",
+        )
+    if (key := drift.key(context.fleet, context.facts[which.machine], context.facts.get(context.balancer))) is not None:
+        raise CommandError(
+            f"{which.id}: {key}: it would refuse what the others answer",
+            machine=which.machine,
+            step="key",
+            state="nothing was changed",
+            next_command="fleetctl rollout --resume, which writes the key",
         )
 
 

@@ -111,7 +111,9 @@ def _state(
         return State.RECREATE, _difference(fleet, desired, container, facts)
     if new_image or (facts.image is not None and container.image_id != facts.image.id):
         return State.RECREATE, "it runs another image"
-    if write_unit:
+    header = facts.unit_texts.get(str(paths.unit(which.name)), "").partition("[Unit]")[0]
+    if write_unit and not (signed and f" spec={desired.spec} " not in header):
+        # What was written for other flags and never started, in a rollout that was cut short, is put right and no more.
         other = "its unit was written by another fleetctl"
         return State.RECREATE, other if signed else f"{other} or changed by hand"
     health = facts.health.get(which.index)

@@ -12,6 +12,7 @@ from fleetctl.observe.facts import Facts
 
 UNIT = "its unit file was changed by hand"
 GONE = "its unit file is gone"
+KEY_MODE = "600 0"
 
 
 def by_hand(which: Instance, facts: Facts) -> str | None:
@@ -35,6 +36,19 @@ def own_dropins(which: Instance, facts: Facts) -> tuple[str, ...]:
     unit = facts.units.get(which.name)
     folder = f"{paths.unit(which.name)}.d/"
     return tuple(path for path in (unit.dropins if unit else ()) if path.startswith(folder))
+
+
+def key(fleet: Fleet, facts: Facts, balancer: Facts | None) -> str | None:
+    """What is wrong with a machine's API key file, beside the balancer's, which has the key in force and, while it is
+    changed, the one before. None where nothing is, or where that cannot be told."""
+    path, good = str(paths.api_key(fleet)), set[str]()
+    if facts.key_mode not in (None, KEY_MODE):
+        return f"others than root may read its API key file ({facts.key_mode})"
+    if balancer is not None:
+        good = {balancer.files[one] for one in (path, str(paths.old_key(fleet))) if one in balancer.files}
+    if not good or (path in facts.files and facts.files[path] in good):
+        return None
+    return "its API key file has another key than the balancer's" if path in facts.files else "its API key file is gone"
 
 
 def drift(fleet: Fleet, which: Instance, facts: Facts) -> str | None:

@@ -56,7 +56,8 @@ def key(context: Context, machine: int) -> Group:
 def _key(context: Context, machine: int) -> Iterator[Operation]:
     fleet, path, old = context.fleet, paths.api_key(context.fleet), paths.old_key(context.fleet)
     unit, at_balancer = fleet.inventory.balancer.unit, machine == context.balancer
-    differs = context.facts[machine].files.get(str(path)) != context.key_hash
+    seen = context.facts[machine]
+    differs = seen.files.get(str(path)) != context.key_hash or seen.key_mode not in (None, drift.KEY_MODE)
     if at_balancer and context.changes_key and not context.plain:
         yield op("key", machine, "keep the key that engines run with", Run(Script("keep_key", (path, old), fleet.name)))
     if differs:

@@ -33,7 +33,9 @@ FULL_KILLS = 5
 EACH = 5  # times that each kind of operation is to be hit
 AGAIN = 10  # kills of one command before it may end
 # Kinds of operation that only some of the rollouts have come to fewer kills: aimed at until each has been hit.
-OLD_IMAGES = "d=/var/lib/fleetctl/chaos/images; printf 'sha256:%064d old\\n' 1 2 >$d.new; cat $d >>$d.new; mv $d.new $d"
+OLD_IMAGES = (
+    "d=/var/lib/fleetctl/chaos/images; { printf 'sha256:%064d old\\n' 1 2; grep -v ' old$' $d; } >$d.new; mv $d.new $d"
+)
 OLD_KEY = "umask 077; echo sk-before-0123456789 >/etc/fleetctl/chaos/api-key.old"
 
 
@@ -207,6 +209,9 @@ def test_whatever_is_killed_converges(small: Lab, tmp_path_factory: pytest.TempP
     converge(small)
     for words in ("rollout --mtp 5", f"rollout -i {one}", f"rollout -i {limits}"):
         small.run(*words.split(), "--yes")
+    small.on(67, OLD_IMAGES)
+    small.on(69, OLD_KEY)
+    small.run("rollout", "--mtp", "3", "--yes")
     small.run("remove-machine", "67", "--purge", "--yes")
     converge(small)
     never_killed = chaos.listing()

@@ -11,10 +11,11 @@ from fleetctl.commands import paths, units
 from fleetctl.errors import CommandError
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.observe.facts import Facts, Health, Stopped
-from fleetctl.plan import actions, status
+from fleetctl.plan import actions, drift, status
 from fleetctl.plan.desired import State, sha256
 from fleetctl.plan.operation import Operation, Plan
 
+from ..conftest import KEY
 from .test_expand import context, plan, whole
 
 NAME = "qwen38-tp2-2"  # 67/2
@@ -85,8 +86,7 @@ def test_a_unit_that_another_fleetctl_wrote_was_not_changed_by_hand(fleet: Fleet
     one, _ = seen_by_status(fleet, facts)
     assert one["drift"] is False
     comparison = context(fleet, facts, (67,)).comparisons["67/2"]
-    assert (comparison.state, comparison.by_hand) == (State.RECREATE, None)
-    assert comparison.reason == "its unit was written by another fleetctl"
+    assert (comparison.state, comparison.write_unit, comparison.by_hand) == (State.UP_TO_DATE, True, None)
     table = peers.of(fleet, {}, fleet.machines)
     assert actions.restart(context(fleet, facts, (67,), peers=table), [fleet.on(67)[2]]).operations
 
@@ -247,3 +247,34 @@ def test_a_watchdog_that_is_not_wanted_is_removed_and_then_nothing_is_left_to_do
         "stop, disable and remove the watchdog"
     ] * 4
     assert [op for op in rollout(without, whole(without)).operations if op.step == "units"] == []
+
+
+@pytest.mark.parametrize(
+    ("hash_", "mode", "words"),
+    [
+        ("0" * 64, "600 0", "its API key file has another key than the balancer's"),
+        (None, None, "its API key file is gone"),
+        (sha256(KEY), "644 0", "others than root may read its API key file (644 0)"),
+    ],
+)
+def test_restart_refuses_a_machine_whose_key_file_was_changed(
+    fleet: Fleet, hash_: str | None, mode: str | None, words: str
+) -> None:
+    """The gate asks with that very file: it would find an engine that refuses everybody else in order."""
+    facts, path = whole(fleet), str(paths.api_key(fleet))
+    files = {**facts[67].files, path: hash_} if hash_ else {k: v for k, v in facts[67].files.items() if k != path}
+    facts[67] = replace(facts[67], files=files, key_mode=mode)
+    assert drift.key(fleet, facts[67], facts[69]) == words
+    table = peers.of(fleet, {}, fleet.machines)
+    with pytest.raises(CommandError) as caught:
+        actions.restart(context(fleet, facts, (67,), peers=table), [fleet.on(67)[2]])
+    assert words in caught.value.cause
+    assert "write /etc/fleetctl/qwen38/api-key (0600)" in [op.summary for op in rollout(fleet, facts).operations]
+
+
+def test_while_a_key_is_changed_both_are_good(fleet: Fleet) -> None:
+    facts, path = whole(fleet), str(paths.api_key(fleet))
+    facts[67] = replace(facts[67], files={**facts[67].files, path: "1" * 64}, key_mode="600 0")
+    both = replace(facts[69], files={**facts[69].files, str(paths.old_key(fleet)): "1" * 64})
+    assert drift.key(fleet, facts[67], both) is None
+    assert drift.key(fleet, facts[67], None) is None, "it cannot be told"

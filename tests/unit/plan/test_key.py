@@ -124,7 +124,8 @@ def test_adding_a_machine_with_another_key_keeps_the_old_one_once(fleet: Fleet) 
 
 
 def test_an_engine_of_the_old_key_comes_back_with_it_when_its_machine_has_it(fleet: Fleet) -> None:
-    facts = with_old(fleet, whole(fleet), THIRD, OTHER)
+    facts = whole(fleet)
+    facts = with_old(fleet, facts, facts[67].files[str(paths.api_key(fleet))], OTHER)
     ctx = context(fleet, facts, (67,), peers=table(fleet), key_hash=OTHER)
     found = actions.restart(ctx, [next(i for i in fleet.instances if i.id == "67/1")])
     assert "the new key" not in " ".join(op.summary for op in found.operations)
