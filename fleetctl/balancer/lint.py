@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -91,9 +92,10 @@ def weaknesses(conf: Path) -> list[str] | None:
     if importlib.util.find_spec("gixy") is None:
         return None
     script = "import sys; from gixy.cli.main import main; sys.exit(main())"
-    ran = subprocess.run(
-        [sys.executable, "-c", script, "-f", "json", str(conf)], check=False, capture_output=True, text=True, timeout=60
-    )
+    shown = conf.with_name("shown.conf")
+    shown.write_text(_for_gixy(conf.read_text(encoding="utf-8")), encoding="utf-8")
+    argv = [sys.executable, "-c", script, "-f", "json", str(shown)]
+    ran = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
     try:
         reports = json.loads(ran.stdout or "[]")
     except ValueError:
@@ -103,6 +105,15 @@ def weaknesses(conf: Path) -> list[str] | None:
         for report in reports
         if str(report.get("severity", "")).upper() in SERIOUS
     ]
+
+
+def _for_gixy(text: str) -> str:
+    """gixy takes every listen with 443 somewhere in its port (14430) for TLS: no port of a plain listen shows one."""
+
+    def plain(found: re.Match[str]) -> str:
+        return found[0] if " ssl" in found[0] else found[0].replace("443", "80")
+
+    return re.sub(r"^\s*listen [^;]*;", plain, text, flags=re.MULTILINE)
 
 
 def lua_syntax(modules: list[Path]) -> list[str] | None:

@@ -25,7 +25,8 @@ def act(
     reason: str = "",
 ) -> int:
     """Resolve the names, look, plan, carry out."""
-
+    if not reason.isprintable():  # it is shown by status, on other people's terminals
+        raise UsageError("--reason: one line of printable characters")
     command = " ".join([verb, *(["--all"] if everything else words)])
 
     def resolved(fleet: Fleet) -> targets.Targets:

@@ -88,7 +88,12 @@ def apply(options: Options) -> int:
         _ = session.key
         checked = lint.check(_desired(session).files)
         if checked.problems:
-            raise CommandError("\n".join(checked.problems), step="check", state="nothing was changed")
+            raise CommandError(
+                "\n".join(checked.problems),
+                step="check",
+                state="nothing was changed",
+                next_command="mend `balancer:` in the inventory (fleetctl balancer diff shows the files), then again",
+            )
         if checked.missing:
             options.voice.line(f"not checked here, for want of {', '.join(checked.missing)}: structure and weaknesses")
         if session.fleet.inventory.balancer.mode == "plain":

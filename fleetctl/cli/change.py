@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -174,35 +172,10 @@ def with_session(
             return act(Session(fleet, opened, options.voice))
 
     reached = fleet.machines if options.balancer_lost else {*ids, fleet.inventory.balancer.machine}
-    with (
-        ended_by_signals(),
-        connections(fleet, reached) as opened,
-    ):
+    with connections(fleet, reached) as opened:
         from fleetctl.plan.lock import FleetLock
         from fleetctl.plan.session import Session
 
         patience, lost = options.wait_lock, options.balancer_lost
         with FleetLock(fleet, opened, changes, options.voice, patience=patience, balancer_lost=lost) as lock:
             return act(Session(fleet, opened, options.voice, lock=lock))
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end a command as Ctrl-C does: the lock is let go, exit code 130.
-
-    A signal that somebody has ignored on purpose (nohup) stays ignored.
-    """
-
-    def end(number: int, frame: object) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -91,6 +91,15 @@ def rollout(
             canary=first,
             max_unavailable=max_unavailable,
             adopt=adopt,
+            typed=" ".join(
+                [
+                    command,
+                    *([f"--canary {canary}"] if canary else []),
+                    *([f"--max-unavailable {max_unavailable}"] if max_unavailable else []),
+                    *([f"--on-failure {on_failure}"] if on_failure != "stop" else []),
+                    *([f"--plan {plan_id}"] if plan_id else []),
+                ]
+            ),
         )
         if on_failure != "rollback":
             return _deploy(options, session, "rollout", command, machines, asked)
@@ -114,7 +123,7 @@ def rotate_key(options: Options) -> int:
             raise UsageError(
                 "a balancer without Lua passes on whatever key it is sent: it cannot hold two",
                 state="nothing was changed",
-                next_command="fleetctl rollout changes the key; requests are refused while it does",
+                next_command="fleetctl rollout --resume changes the key; requests are refused while it does",
             )
         return _deploy(options, session, "rollout", command, tuple(session.fleet.machines), Asked())
 
@@ -159,7 +168,7 @@ def as_released(options: Options, session: Session, machines: Sequence[int], com
 class Asked:
     """What a command wants the desired state to be. `overrides` None: that of the release in force.
 
-    `as_it_was`: that release stays what it is, with its date and its command.
+    `as_it_was`: that release stays what it is, with its date and its command. `typed`: the command with every flag.
     """
 
     overrides: Overrides | None = None
@@ -170,6 +179,7 @@ class Asked:
     max_unavailable: str | None = None
     as_it_was: bool = False
     adopt: bool = False
+    typed: str = ""
 
 
 def _canary(fleet: Fleet, word: str) -> str:
@@ -279,15 +289,18 @@ def _context(session: Session, machines: Sequence[int], command: str, asked: Ask
 
 
 def _forward_only(session: Session, asked: Asked) -> None:
-    """After a rollback the inventory is ahead: nobody rolls it out again by accident."""
+    """After a rollback nobody rolls out by accident what was left, nor an inventory that is ahead."""
     current = session.release
     if asked.forward or asked.overrides is None or current is None or current.back_to is None:
         return
-    if release.needed(session.fleet, asked.overrides) != current.overrides:
+    fleet = session.fleet
+    if release.needed(fleet, asked.overrides) != release.needed(fleet, current.overrides):
+        ahead = "the inventory is ahead of it" if release.ahead(fleet, current) else "this asks for something else"
+        finish = ", or fleetctl rollout --resume to finish the rollback" if current.outcome != "good" else ""
         raise UsageError(
-            f"release {current.number} went back to {current.back_to}: the inventory is ahead of it",
+            f"release {current.number} went back to {current.back_to}: {ahead}",
             state="nothing was changed",
-            next_command="fleetctl rollout --forward, or fleetctl rollout --resume to finish the rollback",
+            next_command=f"fleetctl {asked.typed} --forward{finish}",
         )
 
 

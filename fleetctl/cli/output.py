@@ -185,7 +185,8 @@ def status_text(document: Mapping[str, Any], problems: Sequence[str], *, wide: b
     verdict = paint(document["verdict"].upper(), state_colour(document["verdict"]))
     head = f"{document['fleet']}  {verdict}  {serving}/{len(instances)} serving, balancer {up} up"
     if release:
-        head += f", release {release['number']} ({release['outcome']})"
+        back = "" if release.get("back_to") is None else f", went back to {release['back_to']}"
+        head += f", release {release['number']} ({release.get('outcome') or 'unknown'}{back})"
     lines = [head, *([f"  inventory: {origin}"] if origin else []), *(f"  ! {problem}" for problem in problems)]
     columns = ["INSTANCE", "STATE", "ADDRESS", "BALANCER", "MTP", "NPUS", "RESTARTS"]
     columns += ["SPEC", "CONTAINER", "UNIT", "HTTP", "MODEL"] if wide else []
@@ -200,7 +201,7 @@ def _row(one: Mapping[str, Any], wide: bool) -> list[str]:
     unit, container, health = one["unit"] or {}, one["container"] or {}, one["health"] or {}
     mtp = text(one["mtp"]) + ("*" if one["drift"] else "")
     npus = ",".join(map(str, one["npus"]))
-    row = [one["id"], one["state"], one["address"], one["balancer"], mtp, npus, text(unit.get("restarts"))]
+    row = [one["id"], one["state"], one["address"], text(one["balancer"]), mtp, npus, text(unit.get("restarts"))]
     if wide:
         row += [
             text(one["spec"]),

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fleetctl.balancer import routing
@@ -19,6 +20,7 @@ from fleetctl.errors import CommandError, UsageError
 from fleetctl.fleet import load, targets
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.schema import Affinity
+from fleetctl.remote.fanout import aside
 
 if TYPE_CHECKING:
     from fleetctl.plan.session import Session
@@ -58,6 +60,8 @@ def check(options: Options, chosen: Sequence[str]) -> int:
         findings = [*lint.lint(session.fleet), *session.lint_model()]
         rows = [("inventory", str(f.severity.value), f"{f.rule}: {f.message}") for f in findings]
         rows += [(str(machine), "error", error.cause) for machine, error in session.errors.items()]
+        record = paths.release(session.fleet)
+        rows += [(str(machine), "warning", said) for machine, said in expand.broken_records(session.facts, record)]
         if not session.errors:
             context = session.context(ids(session.fleet), "check", new_release=False)
             for machine, listed in expand.problems(context).items():
@@ -91,12 +95,13 @@ def route(options: Options, session_id: str) -> int:
         fleet = session.fleet
         machine = fleet.inventory.balancer.machine
         from fleetctl.plan import status as states
+        from fleetctl.plan.release import puts_right
 
         session.status([machine])
         session.require([machine])
         peers = session.peers()
         if not peers:
-            raise CommandError("no backend has joined yet", machine=machine, next_command="fleetctl rollout")
+            raise CommandError("no backend has joined yet", machine=machine, next_command=puts_right(session.release))
         live = session.facts[machine].balancer
         health = {peer.id: peer.health for peer in live.peers} if live else {}
         decision = routing.route(
@@ -176,12 +181,9 @@ def logs(
 
 
 def _print_logs(session: Session, wanted: Sequence[tuple[str, int, str]], *, probes: bool) -> int:
-    from concurrent.futures import ThreadPoolExecutor
-
     prefix = len(wanted) > 1
 
-    def one(entry: tuple[str, int, str]) -> None:
-        name, machine, command = entry
+    def one(name: str, machine: int, command: str) -> None:
         shown = False
 
         def show(line: str) -> None:
@@ -197,8 +199,16 @@ def _print_logs(session: Session, wanted: Sequence[tuple[str, int, str]], *, pro
         if not shown and not probes and name != "balancer":
             session.say(name, "nothing, but for probes that were answered: --probes shows those")
 
-    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
-        list(pool.map(one, wanted))
+    # No pool: its end waits for workers that follow for ever, so Ctrl-C would not end it.
+    waits = [aside(partial(one, *entry)) for entry in wanted]
+    failures: list[Exception] = []
+    for wait in waits:
+        try:
+            wait(None)
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
     return 0
 
 

@@ -49,7 +49,7 @@ def _named(fleet: Fleet, words: Sequence[str]) -> tuple[int, ...]:
         return targets.machines(fleet, words)
     except UsageError as error:
         error.next_command = (
-            "fleetctl status; instances that the inventory no longer lists are taken out by fleetctl rollout"
+            "fleetctl status; instances that the inventory no longer lists are taken out by fleetctl rollout --resume"
         )
         raise
 

@@ -31,6 +31,8 @@ def report(
     languages = LANGUAGES if language == "all" else (language or "en",)
     if languages[0] not in LANGUAGES:
         raise UsageError(f"--lang {language}: there are {', '.join(LANGUAGES)} and all")
+    if out.is_dir():
+        raise UsageError(f"--out {out}: that is a folder", next_command=f"fleetctl report --out {out / 'report'}")
     kinds = KINDS if out.suffix == "" else (out.suffix,)
     if kinds[0] not in KINDS:
         raise UsageError(f"--out {out}: the name ends in .md or .html")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleetctl.commands.docker import Topology
 from fleetctl.commands.probe import MARK
-from fleetctl.observe import lock
+from fleetctl.observe import lock, records
 from fleetctl.observe.facts import (
     BalancerState,
     Container,
@@ -50,6 +50,9 @@ def parse(machine: int, text: str) -> Facts:
     failed = {}
     if "docker-containers" in http and http["docker-containers"] != 200:
         failed["docker"] = "the Docker engine does not answer"
+    release = records.release(part["release"]) if "release" in part else None
+    if "release" in part and release is None:
+        failed["release"] = "it has another form than a release"
     marks = marked(part.get("marks", ""))
     texts = file_texts(part.get("unit-files", ""))
     npu = parse_info(part["npu"]) if part.get("npu", "").strip() else None
@@ -78,9 +81,9 @@ def parse(machine: int, text: str) -> Facts:
         stopped=marks.get("stopped", {}),
         parked=marks.get("parked", {}),
         doubtful=marks.get("doubtful", {}),
-        release=parse_json(part["release"]) if "release" in part else None,
-        experiment=parse_json(part["experiment"]) or {} if "experiment" in part else None,
-        releases=tuple(r for line in part.get("releases", "").splitlines() if isinstance(r := parse_json(line), dict)),
+        release=release,
+        experiment=records.experiment(part["experiment"]) if "experiment" in part else None,
+        releases=tuple(r for line in part.get("releases", "").splitlines() if (r := records.release(line)) is not None),
         key_mode=part.get("key-mode", "").strip() or None,
         starts=starts(part.get("starts", "")),
         jobs={
@@ -313,10 +316,7 @@ def marked(text: str) -> dict[str, dict[str, Stopped]]:
     for line in text.splitlines():
         path, _, rest = line.partition("\t")
         kind, _, name = path.partition("/")
-        entry = parse_json(rest)
-        entry = entry if isinstance(entry, dict) else {}
-        mark = Stopped(entry.get("who", "unknown"), entry.get("when", ""), entry.get("reason", ""))
-        found.setdefault(kind, {})[name] = mark
+        found.setdefault(kind, {})[name] = records.mark(rest)
     return found
 
 

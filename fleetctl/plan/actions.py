@@ -19,7 +19,7 @@ from fleetctl.plan import rotation as rotation_steps
 from fleetctl.plan.build import enable, held, in_rotation, stays_drained
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
-from fleetctl.plan.operation import Group, Operation, Plan, Run, sequence
+from fleetctl.plan.operation import Group, Judgement, Operation, Plan, Run, Verdict, sequence
 
 
 def _plan(context: Context, command: str, groups: Sequence[Group], notes: Sequence[str] = ()) -> Plan:
@@ -207,10 +207,25 @@ def _refuse_when_none_can(context: Context, instances: Sequence[Instance]) -> No
 
 
 def balancer(context: Context, verb: str, command: str) -> Plan:
-    """`restart|start|stop|reload balancer`: its unit; requests in flight end first (nginx quits gracefully)."""
+    """`restart|start|stop|reload balancer`: its unit; requests in flight end first (nginx quits gracefully).
+
+    One that serves is not stopped for files that nginx would refuse.
+    """
     unit = f"{context.fleet.inventory.balancer.unit}.service"
     script = {"restart": "unit_restart", "start": "unit_start", "stop": "unit_disable", "reload": "unit_reload"}[verb]
     arguments = (unit, context.state_url) if verb == "reload" else (unit,)
-    run = Run(Script(script, arguments, context.fleet.name), timeout=120)
-    operation = Operation(verb, context.balancer, "balancer", f"{verb} {unit}", run)
-    return Plan(command, context.fleet.name, sequence(command, operation))
+    again = None if verb == "stop" else "fleetctl rollout --resume, which puts its files right"
+    test = Run(Script("balancer_test", (unit,)), judge=_accepted, state="the balancer runs on", next_command=again)
+    run = Run(Script(script, arguments, context.fleet.name), timeout=120, next_command=again)
+    root = sequence(
+        command,
+        Operation(verb, context.balancer, "balancer", "test its configuration", test) if verb == "restart" else None,
+        Operation(verb, context.balancer, "balancer", f"{verb} {unit}", run),
+    )
+    return Plan(command, context.fleet.name, root)
+
+
+def _accepted(said: str) -> Judgement:
+    """Of what balancer_test printed."""
+    words = said.strip()
+    return Judgement(Verdict.DEAD if words else Verdict.PASS, f"its configuration is refused: {words}" if words else "")

@@ -21,6 +21,7 @@ from fleetctl.observe.prompts import PROMPTS, Grade, body, judge
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Judgement, Operation, Run, Verdict
+from fleetctl.plan.release import proved, undone_by
 
 SECONDS = 600.0
 SLOWER = 3  # so many times slower than its sibling is no measurement any more, it is a fault
@@ -118,8 +119,22 @@ def operation(context: Context, step: str, which: Instance, sibling: Instance | 
     )
     urls = [f"http://{one.address}" for one in (which, sibling) if one is not None]
     script = Script("canary", (paths.api_key(fleet), *urls))
-    run = Run(script, requests.encode(), SECONDS, proves(which, bool(fleet.tokens), trained))
+    judge = proves(which, bool(fleet.tokens), trained)
+    left = f"{which.id} runs what is new and is drained: no user is sent to it; those after it serve as they did"
+    run = Run(script, requests.encode(), SECONDS, judge, state=left, next_command=_back(context))
     beside = f", beside {sibling.id}" if sibling else ""
     judged = "whose answers can be checked" if trained else "whose answers are not judged (random weights)"
     summary = f"canary: {len(PROMPTS)} questions {judged}{beside}"
     return op(step, which.machine, summary, run, which.id)
+
+
+def _back(context: Context) -> str | None:
+    """What to do when the canary fails, where there is a release to go back to."""
+    good = proved(one for facts in context.facts.values() for one in facts.releases)
+    target, ours = undone_by(good, context.release), context.release
+    if target is None or ours is None:
+        return None
+    return (
+        f"fleetctl rollback {target.number}, back to what proved good ({target.command}); "
+        f"or mend the cause, then run `fleetctl {ours.command}` again"
+    )

@@ -168,7 +168,7 @@ def _of_another(fleet: Fleet, facts: Facts, instances: Sequence[Instance]) -> It
     if npus:
         ids = [one for one in sorted(known) if any(one in pair for pair in npus)]
         listed = " ".join(ids)
-        way = f"first fleetctl stop {listed}, then fleetctl rollout, then fleetctl start {listed}"
+        way = f"first fleetctl stop {listed}, then fleetctl rollout --resume, then fleetctl start {listed}"
         yield f"{_wishes('NPU', npus)}: {way}"
     if ports:
         way = "give instances.port a range that nobody has; from there it can change again"

@@ -177,11 +177,12 @@ class Executor:
         result = self._call(machine, run.script, run.timeout, stdin or self._stdin(run.stdin))
         if result.rc != 0:
             words = result.stderr.strip() or result.stdout.strip() or f"ended with {result.rc}"
-            raise CommandError(f"{run.script.name}: {words}", state="nothing after this step was done")
+            state = "nothing after this step was done"
+            raise CommandError(f"{run.script.name}: {words}", state=state, next_command=run.next_command)
         if run.judge is not None:
             judgement = run.judge(result.stdout)
             if judgement.verdict is not Verdict.PASS:
-                raise CommandError(judgement.words)
+                raise CommandError(judgement.words, state=run.state, next_command=run.next_command)
         return result.stdout
 
     def _wait(self, operation: Operation, wait: Wait) -> str:

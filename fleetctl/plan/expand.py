@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from fleetctl.balancer.peers import Peer
 from fleetctl.commands import paths
+from fleetctl.observe.facts import Facts
 from fleetctl.plan import adopt, build, checks, instances, own_steps, removal, rotation, steps, tally
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
 from fleetctl.plan.playbook import Playbook, RunStep, Stage
+from fleetctl.plan.release import highest
 
 
 def expand(playbook: Playbook, context: Context, command: str) -> Plan:
@@ -104,6 +108,13 @@ def _notes(context: Context) -> tuple[str, ...]:
         for c in context.comparisons.values()
         if c.state is State.STOPPED
     ]
+    if context.current is None and (past := highest(one for f in context.facts.values() for one in f.releases)):
+        notes.append(
+            f"no machine has the record of the release in force any more, past releases up to {past} are there: "
+            "what it had over the inventory is not known here (fleetctl history)"
+        )
+    record = paths.release(context.fleet)
+    notes += [f"{machine}: {words}" for machine, words in broken_records(context.facts, record)]
     notes += build.stays_drained(context, (c.desired.instance for c in context.comparisons.values()))
     notes += removal.moving(context)
     notes += adopt.notes(context)
@@ -116,6 +127,12 @@ def _notes(context: Context) -> tuple[str, ...]:
                 f"cp {folder}/NAME.service /etc/systemd/system/ && systemctl enable --now NAME"
             )
     return tuple(notes)
+
+
+def broken_records(seen: Mapping[int, Facts], path: PurePosixPath) -> list[tuple[int, str]]:
+    """Machine and words of records of the release in force that are none any more: the next rollout writes them."""
+    broken = [machine for machine, facts in seen.items() if "release" in facts.failed]
+    return [(machine, f"{path} is no record of a release any more: a rollout writes it anew") for machine in broken]
 
 
 def problems(context: Context) -> dict[int, list[str]]:

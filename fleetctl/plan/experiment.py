@@ -58,4 +58,5 @@ def words(seen: Mapping[str, Any]) -> str:
     what = f"bench ab (mtp {arms}) of {seen['who']}, {seen['when'] or 'some time ago'}, on {machines}"
     if seen["running"]:
         return f"{what}, is under way: instances run with other speculative tokens than the release"
-    return f"{what}, was left half way: fleetctl bench ab --restore puts release {seen['release']} back"
+    before = "the release in force" if seen["release"] is None else f"release {seen['release']}"
+    return f"{what}, was left half way: fleetctl bench ab --restore puts {before} back"

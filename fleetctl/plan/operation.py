@@ -51,12 +51,17 @@ Stdin = bytes | ApiKey | OutputOf
 
 @dataclass(frozen=True)
 class Run:
-    """One script, seconds long at most `timeout`."""
+    """One script, seconds long at most `timeout`.
+
+    `judge` says whether what it printed is good; when not, things are in `state` and `next_command` is what to do.
+    """
 
     script: Script
     stdin: Stdin = b""
     timeout: float = 60
     judge: Callable[[str], Judgement] | None = None
+    state: str | None = None
+    next_command: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleetctl.fleet.fleet import Fleet, Overrides, canonical
+from fleetctl.observe.records import is_release
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Release:
 
 def parse(document: Any) -> Release | None:
     """A release of its JSON; None for anything that is not one."""
-    if not isinstance(document, dict) or not isinstance(document.get("number"), int):
+    if not is_release(document):
         return None
     given = document.get("overrides") or {}
     overrides = Overrides(given.get("tokens"), given.get("image"), tuple(sorted((given.get("engine") or {}).items())))
     words = {key: str(document.get(key, "")) for key in ("when", "who", "command", "outcome")}
     seen = document.get("whole")
-    whole = Whole(seen.get("tokens"), seen.get("image"), seen.get("engine") or {}) if isinstance(seen, dict) else None
+    whole = Whole(seen.get("tokens"), seen.get("image"), seen.get("engine") or {}) if seen is not None else None
     return Release(document["number"], overrides, **words, whole=whole, back_to=document.get("back_to"))
 
 
@@ -75,6 +76,11 @@ def newest(documents: Iterable[Any]) -> Release | None:
     top = max(found, key=lambda release: release.number, default=None)
     halves = [release for release in found if top and release.number == top.number and release.outcome != "good"]
     return halves[0] if halves else top
+
+
+def highest(documents: Iterable[Any]) -> int:
+    """The highest number that any release has had, 0 without any: the next one is above it, whatever became of that."""
+    return max((release.number for document in documents if (release := parse(document)) is not None), default=0)
 
 
 def proved(documents: Iterable[Any]) -> dict[int, Release]:
@@ -120,6 +126,16 @@ def going_back(fleet: Fleet, target: Whole) -> Overrides:
     # No override is what the inventory says; 0 is none of it.
     tokens = 0 if target.tokens is None and fleet.inventory.speculative is not None else target.tokens
     return needed(fleet, Overrides(tokens, target.image, engine))
+
+
+def puts_right(current: Any) -> str:
+    """The command that brings the fleet back to what it is meant to be: never another release than the one in force."""
+    return "fleetctl rollout --resume" if current else "fleetctl rollout"
+
+
+def ahead(fleet: Fleet, current: Release) -> bool:
+    """Whether the inventory as it stands asks for something else than this release."""
+    return bool(going_back(fleet, current.whole) if current.whole else needed(fleet, current.overrides))
 
 
 def needed(fleet: Fleet, overrides: Overrides) -> Overrides:

@@ -265,7 +265,7 @@ def moving(context: Context) -> list[str]:
     """What a plan says while two machines have a balancer."""
     return [
         f"{machine} keeps its balancer, and its table as it is: point the gateway at {context.balancer}:"
-        f"{context.fleet.inventory.balancer.listen}, then fleetctl rollout once more removes {name}.service there"
+        f"{context.fleet.inventory.balancer.listen}, then fleetctl rollout --resume removes {name}.service there"
         for machine, facts in context.facts.items()
         for name in drift.other_balancers(context.fleet, facts)
         if _just_moved(context)
@@ -294,12 +294,12 @@ def refusal(fleet: Fleet, machines: Sequence[int]) -> tuple[str, str] | None:
     if inventory.balancer.machine in machines:
         return (
             f"{inventory.balancer.machine} has the balancer, which everybody's requests go through",
-            "name another machine as balancer.machine in the inventory, fleetctl rollout, then this again",
+            "name another machine as balancer.machine in the inventory, fleetctl rollout --resume, then this again",
         )
     if inventory.source in machines:
         return (
             f"{inventory.source} is the source that image and model are copied from",
-            "name another machine that has both as source in the inventory, fleetctl rollout, then this again",
+            "name another machine that has both as source in the inventory, fleetctl rollout --resume, then this again",
         )
     return None
 

@@ -171,7 +171,9 @@ class Session:
         if new_release:
             whole = release.whole(self.fleet)
             same = current is not None and (current.overrides, current.whole or whole) == (self.fleet.overrides, whole)
-            number = (current.number if current else 0) + (0 if same else 1)
+            known = release.highest(one for f in self.facts.values() for one in (f.release, *f.releases))
+            same = same and current is not None and current.number == known
+            number = known + (0 if same else 1)
             back_to = current.back_to if same and current and back_to is None else back_to
             wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running", whole, back_to)
         order = [m for m in self.fleet.machines if m in set(machines)]
@@ -195,12 +197,13 @@ class Session:
         facts = self.facts.get(self.fleet.inventory.balancer.machine)
         if facts is None or (facts.peers is None and not (facts.balancer and facts.balancer.peers)):
             return None
+        again = release.puts_right(self.release)
         if facts.peers is None:
-            return f"{paths.peers(self.fleet)} is gone; the balancer keeps what it had: fleetctl rollout"
+            return f"{paths.peers(self.fleet)} is gone; the balancer keeps what it had: {again}"
         try:
             peers_file.parse(facts.peers)
         except PeersError as error:
-            return f"{paths.peers(self.fleet)}: {error.cause}; the balancer keeps the last good one: fleetctl rollout"
+            return f"{paths.peers(self.fleet)}: {error.cause}; the balancer keeps the last good one: {again}"
         return None
 
     def peers(self) -> tuple[Peer, ...]:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetctl.balancer.peers import Peer, PeerState
+from fleetctl.commands import paths
 from fleetctl.errors import FleetctlError
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.fleet.instance import Instance
 from fleetctl.observe.facts import BalancerState, Facts, Stopped
 from fleetctl.plan import drift, experiment
+from fleetctl.plan import release as releases
 
 BAD = ("failed", "parked", "down", "unhealthy", "unreachable")
 SERVING = "serving"
@@ -29,8 +31,11 @@ def document(
     seen = facts.get(balancer.machine)
     live = seen.balancer if seen else None
     health = {peer.id: peer.health for peer in live.peers} if live else {}
+    known = peers if seen is not None else None
     machines = [
-        _machine(fleet, machine, facts.get(machine), errors.get(machine), peers, health) for machine in fleet.machines
+        _machine(fleet, machine, facts.get(machine), errors.get(machine), known, health)
+        | {"key_reason": _key(fleet, facts.get(machine), seen)}
+        for machine in fleet.machines
     ]
     up = sum(peer.state == "up" and peer.health in WELL for peer in live.peers) if live else None
     left = _experiment(facts)
@@ -38,16 +43,18 @@ def document(
         left is not None
         or drift.table(fleet, peers) is not None
         or (live is not None and live.old_key is not None)
-        or any(machine["other_balancers"] for machine in machines)
+        or any(machine["other_balancers"] or machine["unreadable"] or machine["key_reason"] for machine in machines)
     )
     # Good only if all that know it say so, as plan/release.py has it.
-    known = [f.release for f in facts.values() if f.release]
-    current = max(known, key=lambda r: (r.get("number", 0), r.get("outcome") != "good"), default=None)
+    recorded = [f.release for f in facts.values() if f.release]
+    current = max(recorded, key=lambda r: (r.get("number", 0), r.get("outcome") != "good"), default=None)
+    in_force = releases.parse(current)
     return {
         "schema": 1,
         "fleet": fleet.name,
         "verdict": verdict(machines, up or 0, bool(facts), strange=strange),
         "release": current,
+        "inventory_ahead": releases.ahead(fleet, in_force) if in_force is not None else None,
         "experiment": left,
         "machines": machines,
         "balancer": {
@@ -62,6 +69,13 @@ def document(
             "old_key": _with_the_old_key(live),
         },
     }
+
+
+def _key(fleet: Fleet, facts: Facts | None, balancer: Facts | None) -> str | None:
+    """What is wrong with the key file of a machine that runs something of ours."""
+    if facts is None or not any(facts.container(one.name) for one in fleet.on(facts.machine)):
+        return None
+    return drift.key(fleet, facts, balancer)
 
 
 def _with_the_old_key(live: BalancerState | None) -> int | None:
@@ -105,7 +119,7 @@ def _machine(
     machine: int,
     facts: Facts | None,
     error: FleetctlError | None,
-    peers: tuple[Peer, ...],
+    peers: tuple[Peer, ...] | None,
     health: Mapping[str, str | None],
 ) -> dict[str, Any]:
     return {
@@ -121,19 +135,20 @@ def _machine(
             }
             for name, job in (facts.progress if facts else {}).items()
         },
+        "unreadable": [str(paths.release(fleet))] if facts and "release" in facts.failed else [],
         "other_balancers": list(drift.other_balancers(fleet, facts)) if facts else [],
         "instances": [_instance(fleet, one, facts, peers, health.get(one.id)) for one in fleet.on(machine)],
     }
 
 
 def _instance(
-    fleet: Fleet, which: Instance, facts: Facts | None, peers: tuple[Peer, ...], seen: str | None
+    fleet: Fleet, which: Instance, facts: Facts | None, peers: tuple[Peer, ...] | None, seen: str | None
 ) -> dict[str, Any]:
-    """`seen`: its health as the balancer sees it."""
+    """`seen`: its health as the balancer sees it. `peers` None: the balancer's table is not known."""
     container = facts.container(which.name) if facts else None
     health = facts.health.get(which.index) if facts else None
-    peer = next((peer for peer in peers if peer.id == which.id), None)
-    in_table = IN_TABLE[peer.state] if peer else "absent"
+    peer = next((peer for peer in peers or () if peer.id == which.id), None)
+    in_table = IN_TABLE[peer.state] if peer else None if peers is None else "absent"
     if in_table == "up" and seen not in WELL:
         in_table = "down"
     reason = drift.drift(fleet, which, facts) if facts else None
@@ -169,7 +184,7 @@ def _mark(marks: Mapping[str, Stopped], which: Instance) -> dict[str, str] | Non
     return {"who": mark.who, "when": mark.when, "reason": mark.reason} if mark else None
 
 
-def _state(which: Instance, facts: Facts | None, in_table: str) -> str:
+def _state(which: Instance, facts: Facts | None, in_table: str | None) -> str:
     if facts is None:
         return "unreachable"
     unit, health = facts.units.get(which.name), facts.health.get(which.index)
@@ -195,29 +210,34 @@ def problems(document: Mapping[str, Any]) -> list[str]:
     found = [experiment.words(document["experiment"])] if document["experiment"] is not None else []
     release = document["release"]
     half_done = bool(release) and release.get("outcome") == "running"
+    again = releases.puts_right(release)
     for machine in document["machines"]:
         if not machine["reachable"]:
             found.append(f"{machine['id']}: {machine['error']}")
             continue
         for one in machine["instances"]:
-            found += _instance_problem(one, half_done=half_done)
+            found += _instance_problem(one, again, half_done=half_done)
+        for path in machine["unreadable"]:
+            found.append(f"{machine['id']}: {path} is no record of a release any more: {again} writes it anew")
+        if machine["key_reason"] is not None:
+            found.append(f"{machine['id']}: {machine['key_reason']}: {again} puts it right")
         for name in machine["other_balancers"]:
-            found.append(f"{machine['id']}: {name}.service is one balancer too many: fleetctl rollout removes it")
+            found.append(f"{machine['id']}: {name}.service is one balancer too many: {again} removes it")
         found += [_job_problem(machine["id"], name, job) for name, job in machine["jobs"].items()]
     if document["balancer"]["backends"] is None:
         found.append(f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error")
     if document["balancer"]["drift_reason"] is not None:
-        found.append(f"balancer: {document['balancer']['drift_reason']}: fleetctl rollout puts it right")
+        found.append(f"balancer: {document['balancer']['drift_reason']}: {again} puts it right")
     if (old := document["balancer"]["old_key"]) is not None:
         found.append(f"two API keys are good, {old} instances have the old one: fleetctl key rotate finishes it")
-    if release and release.get("back_to") is not None:
+    if release and release.get("back_to") is not None and document["inventory_ahead"]:
         found.append(
             f"release {release.get('number')} went back to {release['back_to']}: the inventory is ahead "
             "(fleetctl rollout --forward)"
         )
     if half_done:
-        again = f"fleetctl {release.get('command')}"
-        found.append(f"release {release.get('number')} is half rolled out: {again} finishes it")
+        same = f"fleetctl {release.get('command')}"
+        found.append(f"release {release.get('number')} is half rolled out: {same} finishes it")
     return found
 
 
@@ -228,20 +248,28 @@ def _job_problem(machine: int, name: str, job: Mapping[str, Any]) -> str:
     return f"{machine}: the job {name} {what}{share}: the command that started it follows it when it is run again"
 
 
-def _instance_problem(one: Mapping[str, Any], *, half_done: bool) -> list[str]:
-    """What it does wrong, and besides that what was changed by hand. `half_done`: its release is not rolled out yet."""
-    found = _state_problem(one)
+def _instance_problem(one: Mapping[str, Any], again: str, *, half_done: bool) -> list[str]:
+    """What it does wrong, and besides that what was changed by hand. `half_done`: its release is not rolled out yet.
+
+    `again`: the command that puts right what is not as the release in force has it.
+    """
+    found = _state_problem(one, again)
+    doubt = one["doubtful"]["reason"] if one["doubtful"] is not None else None
     if half_done and one["state"] == "draining" and not one["held"]:
         # It may be the canary that failed: only the rollout that proves it may send users there again.
-        found = [f"{one['id']} is drained, by a rollout that did not end well: it comes back when that is finished"]
+        sick = [f"the balancer finds it {one['seen']}"] if one["seen"] not in WELL else []
+        why = "".join(f", and {words}" for words in (*sick, doubt) if words)
+        found = [
+            f"{one['id']} is drained, by a rollout that did not end well{why}: it comes back when that is finished"
+        ]
+    elif doubt is not None and one["state"] in (SERVING, "draining"):
+        found.append(f"{one['id']}: {doubt}: fleetctl restart {one['id']}")
     if one["drift"]:
-        found.append(f"{one['id']}: {one['drift_reason']}: fleetctl rollout puts it right")
-    if one["doubtful"] is not None and one["state"] == SERVING:
-        found.append(f"{one['id']}: {one['doubtful']['reason']}: fleetctl restart {one['id']}")
+        found.append(f"{one['id']}: {one['drift_reason']}: {again} puts it right")
     return found
 
 
-def _state_problem(one: Mapping[str, Any]) -> list[str]:
+def _state_problem(one: Mapping[str, Any], again: str) -> list[str]:
     name, state = one["id"], one["state"]
     if state == "stopped":
         note = one["stopped"]
@@ -264,6 +292,6 @@ def _state_problem(one: Mapping[str, Any]) -> list[str]:
         return [f"{name} has no unit: {gone}"]
     if one["balancer"] == "down" and one["seen"] not in WELL:
         return [f"{name} serves, and the balancer finds it {one['seen']}: fleetctl logs balancer --error"]
-    if one["balancer"] != "up":
-        return [f"{name} serves and is not in rotation: fleetctl rollout"]
+    if one["balancer"] not in ("up", None):
+        return [f"{name} serves and is not in rotation: {again}"]
     return []

@@ -96,7 +96,12 @@ def units(evidence: Evidence) -> Check:
             seen = f"{unit.active}/{unit.enabled}" if unit else "absent"
             looks.append(Look(f"{machine} {name}", None if seen == "active/enabled" else f"is {seen}"))
     return settle(
-        "units", M, "active and enabled", looks, sampled=False, next_command="fleetctl status; fleetctl rollout"
+        "units",
+        M,
+        "active and enabled",
+        looks,
+        sampled=False,
+        next_command="fleetctl status; fleetctl rollout --resume",
     )
 
 
@@ -156,7 +161,7 @@ def serve_flags(evidence: Evidence) -> Check:
         "every container runs the desired `vllm serve` line",
         looks,
         sampled=False,
-        next_command="fleetctl plan; fleetctl rollout",
+        next_command="fleetctl plan; fleetctl rollout --resume",
     )
 
 
@@ -192,7 +197,12 @@ def model(evidence: Evidence) -> Check:
     manifests = {m: facts.model.verified if facts.model else None for m, facts in _hosts(evidence)}
     looks = _odd_ones(manifests, "its model has another manifest", "its files changed since they were verified")
     return settle(
-        "model-files", M, "one manifest, verified everywhere", looks, sampled=False, next_command="fleetctl rollout"
+        "model-files",
+        M,
+        "one manifest, verified everywhere",
+        looks,
+        sampled=False,
+        next_command="fleetctl rollout --resume",
     )
 
 
@@ -222,7 +232,7 @@ def key(evidence: Evidence) -> Check:
         "the same key on all machines",
         looks,
         sampled=False,
-        next_command="fleetctl plan; fleetctl rollout",
+        next_command="fleetctl plan; fleetctl rollout --resume",
     )
 
 

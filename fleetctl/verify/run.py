@@ -22,6 +22,7 @@ from fleetctl.errors import CommandError, FleetctlError
 from fleetctl.fleet.instance import Instance
 from fleetctl.fleet.secrets import MASK
 from fleetctl.observe.facts import parse_json
+from fleetctl.plan.release import puts_right
 from fleetctl.plan.session import Session
 from fleetctl.remote import here
 from fleetctl.remote.connection import Result
@@ -58,7 +59,7 @@ def conduct(session: Session, *, reload: bool) -> Evidence:
     evidence = Evidence(session.fleet, facts=facts, errors=dict(session.errors), key=key)
     evidence.peers = session.peers() or _assumed(session, evidence)
     if not evidence.peers and facts:
-        raise CommandError("no backend has joined yet", step="verify", next_command="fleetctl rollout")
+        raise CommandError("no backend has joined yet", step="verify", next_command=puts_right(session.release))
     _Rounds(session, evidence, randomness.token_hex(4)).all(reload=reload)
     return evidence
 

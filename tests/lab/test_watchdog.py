@@ -95,7 +95,9 @@ def test_a_unit_that_was_edited_is_not_started_before_a_rollout_puts_it_right(wa
     before = watched.on(69, f"cat /etc/systemd/system/{UNIT}")
     watched.on(69, f"sed -i s/RestartSec=15/RestartSec=99/ /etc/systemd/system/{UNIT} && systemctl daemon-reload")
     assert (one(watched, 1)["drift"], one(watched, 1)["drift_reason"]) == (True, "its unit file was changed by hand")
-    assert "69/1: its unit file was changed by hand: fleetctl rollout puts it right" in watched.run("status").out
+    assert (
+        "69/1: its unit file was changed by hand: fleetctl rollout --resume puts it right" in watched.run("status").out
+    )
     running = container(watched, 1)
     for words in (["restart", "69/1", "--yes"], ["restart", "69/1", "--now", "--yes"]):
         refused = watched.run(*words, code=1)

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if sys.argv[6] == "nohup":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from fleetctl.cli.change import ended_by_signals
+from fleetctl.interrupt import ended_by_signals
 from fleetctl.commands import paths
 from fleetctl.fleet.load import load
 from fleetctl.plan import lock

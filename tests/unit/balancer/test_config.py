@@ -71,6 +71,28 @@ def test_the_shipped_inventory_passes_every_check_for_every_flavour() -> None:
         assert found.problems == ()
 
 
+TLS = {"certificate": "/etc/ssl/fleet.pem", "key": "/etc/ssl/fleet.key"}
+
+
+@pytest.mark.parametrize("tls", [None, TLS])
+@pytest.mark.parametrize(("listen", "state_listen"), [(2219, 2220), (14430, 14431), (443, 24439)])
+def test_no_port_and_no_certificate_is_a_weakness(tls: dict[str, str] | None, listen: int, state_listen: int) -> None:
+    made = fleet(tls=tls, listen=listen, state_listen=state_listen)
+    for files in (config.render(made, FLAVOURS["distribution"]), config.render(made, FLAVOURS["openresty"])):
+        assert lint.check(files).problems == ()
+    without_lua = fleet(mode="plain", tls=tls, listen=listen, state_listen=state_listen)
+    assert lint.check(plain.render(without_lua, config.PLAIN, ())).problems == ()
+
+
+def test_weak_tls_is_found_where_there_is_tls() -> None:
+    files = config.render(fleet(tls=TLS, listen=14430), FLAVOURS["distribution"])
+    text = files["nginx.conf"].replace("ssl_protocols TLSv1.2 TLSv1.3", "ssl_protocols TLSv1 TLSv1.2")
+    found = lint.check({**files, "nginx.conf": text})
+    if "gixy-ng" in found.missing:
+        pytest.skip("needs gixy-ng")
+    assert any("weak_ssl_tls" in problem for problem in found.problems), found
+
+
 @pytest.mark.parametrize(
     ("path", "old", "new", "word"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,59 @@ def test_a_hint_goes_to_the_fleet_that_was_typed() -> None:
 def test_the_help_cuts_no_sentence() -> None:
     for words in (("--help",), ("balancer", "--help"), ("lab", "--help")):
         assert not re.search(r"\S\.\.\.", run(*words).stdout.partition("Commands:")[2])
+
+
+SIGNALLED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+number, mode, name = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+class Meddler:
+    # The signal comes while this module is imported.
+    def find_spec(self, module, path=None, target=None):
+        if module == name:
+            if mode == "wrapped":
+                try:
+                    os.kill(os.getpid(), number)
+                except KeyboardInterrupt as error:
+                    raise RuntimeError(f"no schema: {error!r}") from None
+            os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Meddler())
+if mode == "nohup":
+    signal.signal(number, signal.SIG_IGN)
+sys.argv = ["fleetctl", "status", "-i", "/nonexistent.yaml"]
+from fleetctl.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("mode", ["plain", "wrapped", "nohup"])
+@pytest.mark.parametrize("module", ["fleetctl.cli.app", "fleetctl.fleet.schema"])
+def test_a_signal_ends_a_command_that_is_still_being_loaded(number: signal.Signals, mode: str, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(int(number)), mode, module], capture_output=True, text=True, check=False
+    )
+    if mode == "nohup":
+        assert done.returncode == 2, done.stderr
+        assert "/nonexistent.yaml" in done.stderr
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("reason", ["a\nb", "\x1b[31mred", "tab\t", "\x7f"])
+def test_a_reason_that_would_move_the_cursor_of_others_is_refused(reason: str) -> None:
+    done = run("stop", "67/2", "--yes", "--reason", reason, FLEET_API_KEY="sk-unit-0123456789")
+    assert done.returncode == 2
+    assert "--reason: one line of printable characters" in done.stderr
+
+
+def test_a_report_is_a_file_never_beside_the_folder_that_was_named(tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    done = run("report", "--out", str(folder))
+    assert done.returncode == 2
+    assert "that is a folder" in done.stderr
+    assert f"fleetctl report --out {folder}/report" in done.stderr
+    assert list(tmp_path.iterdir()) == [folder]

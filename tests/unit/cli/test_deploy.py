@@ -144,3 +144,38 @@ def test_a_rollback_typed_twice_does_not_lead_forward_again(flow: Flow) -> None:
     assert "2 (rollout)" in str(error.value.next_command)
     flow.ends = [0]
     assert deploy.rollback(Options(yes=True), 2) == 0
+
+
+def refused(flow: Flow, **typed: Any) -> str:
+    flow.ends = [0]
+    rollout(**typed)
+    with pytest.raises(UsageError) as caught:
+        deploy._forward_only(flow, flow.done[-1][2])  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_after_a_rollback_the_next_command_has_all_that_was_typed(flow: Flow) -> None:
+    flow.release = proved(4, 3, back_to=1)
+    said = refused(flow, mtp=1, canary="67/1", max_unavailable="2", on_failure="rollback", settings=["engine.seed=1"])
+    again = "fleetctl rollout --mtp 1 --set engine.seed=1 --canary 67/1 --max-unavailable 2 --on-failure rollback"
+    assert said.endswith(f"next:  {again} --forward"), "the rollback is finished: there is nothing to resume"
+    flow.release = replace(flow.release, outcome="running")
+    assert refused(flow, mtp=1).endswith(
+        "next:  fleetctl rollout --mtp 1 --forward, or fleetctl rollout --resume to finish the rollback"
+    )
+
+
+def test_after_a_rollback_the_inventory_is_said_to_be_ahead_only_where_it_is(flow: Flow) -> None:
+    own = Whole(flow.fleet.tokens, flow.fleet.image, flow.fleet.engine)
+    flow.release = replace(proved(4, 3, back_to=1), whole=own)
+    assert "release 4 went back to 1: this asks for something else" in refused(flow, mtp=1)
+    flow.release = replace(flow.release, overrides=Overrides(tokens=3), whole=replace(own, tokens=3))
+    assert "release 4 went back to 1: the inventory is ahead of it" in refused(flow)
+
+
+def test_an_inventory_that_went_back_too_is_rolled_out_without_a_word(flow: Flow) -> None:
+    """The override of the rollback says what the inventory says since."""
+    flow.release = replace(proved(4, 3, back_to=1), overrides=Overrides(tokens=flow.fleet.tokens))
+    flow.ends = [0]
+    rollout()
+    deploy._forward_only(flow, flow.done[-1][2])  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ SHIPPED = str(Path(__file__).parents[3] / "inventory.yaml")
     ("words", "said"),
     [
         (["69"], "69 has the balancer, which everybody's requests go through"),
-        (["67", "69"], f"balancer.machine in the inventory, fleetctl rollout -i {SHIPPED}, then this again"),
+        (["67", "69"], f"balancer.machine in the inventory, fleetctl rollout -i {SHIPPED} --resume, then this again"),
         (["70"], 'no machine "70"'),
         (["70"], "instances that the inventory no longer lists are taken out by fleetctl rollout"),
     ],

@@ -14,8 +14,8 @@ from fleetctl.observe.facts import PeerState
 from fleetctl.observe.prompts import PROMPTS
 from fleetctl.plan import canary, expand, instances
 from fleetctl.plan.context import Context
-from fleetctl.plan.operation import Verdict
-from fleetctl.plan.release import Release
+from fleetctl.plan.operation import Run, Verdict
+from fleetctl.plan.release import Release, Whole
 
 from ..conftest import serving
 from .test_expand import context, plan, whole
@@ -238,3 +238,22 @@ def test_a_unit_that_systemd_is_about_to_start_is_stopped_first(fleet: Fleet) ->
     own = [op.summary for op in operations if op.target == "67/1" and op.step == "start"]
     assert own[0].startswith(f"stop {name}.service")
     assert own[1] == "wait for free NPUs 2,3"
+
+
+def test_a_canary_that_fails_says_how_things_are_and_how_to_go_back(fleet: Fleet) -> None:
+    new = Release(3, Overrides(tokens=5), "", "", "rollout --mtp 5", "running", Whole(5, "i", {}))
+    ctx = changing(fleet, release=new)
+    action = canary.operation(ctx, "canary", fleet.on(67)[0], None).action
+    assert isinstance(action, Run)
+    assert action.state is not None
+    assert action.state.startswith("67/0 runs what is new and is drained")
+    assert action.next_command is None, "nothing proved good before: the usual words"
+    old = replace(new, number=2, outcome="good", command="rollout", whole=Whole(4, "i", {}))
+    ctx = changing(fleet, release=new)
+    ctx.facts[66] = replace(ctx.facts[66], releases=(old.document,))  # type: ignore[index]
+    action = canary.operation(ctx, "canary", fleet.on(67)[0], None).action
+    assert isinstance(action, Run)
+    assert action.next_command == (
+        "fleetctl rollback 2, back to what proved good (rollout); "
+        "or mend the cause, then run `fleetctl rollout --mtp 5` again"
+    )

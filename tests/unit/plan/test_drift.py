@@ -266,6 +266,9 @@ def test_restart_refuses_a_machine_whose_key_file_was_changed(
     facts[67] = replace(facts[67], files=files, key_mode=mode)
     assert drift.key(fleet, facts[67], facts[69]) == words
     table = peers.of(fleet, {}, fleet.machines)
+    document = status.document(fleet, facts, {}, table)
+    assert document["verdict"] != "ok"
+    assert [one for one in status.problems(document) if words in one]
     with pytest.raises(CommandError) as caught:
         actions.restart(context(fleet, facts, (67,), peers=table), [fleet.on(67)[2]])
     assert words in caught.value.cause

@@ -18,7 +18,7 @@ from fleetctl.commands.script import Script
 from fleetctl.errors import CommandError, UnreachableError
 from fleetctl.plan import causes
 from fleetctl.plan.executor import Executor
-from fleetctl.plan.operation import EditPeers, Judgement, Operation, Plan, Status, Verdict, Wait, sequence
+from fleetctl.plan.operation import EditPeers, Judgement, Operation, Plan, Run, Status, Verdict, Wait, sequence
 from fleetctl.remote.connection import Result
 
 TABLE = (Peer("69/0", "10.0.0.69:8000"), Peer("67/0", "10.0.0.67:8000"))
@@ -117,3 +117,16 @@ def test_why_it_failed_is_said_also_when_the_last_words_cannot_be_had() -> None:
     error = executor.execute(plan)[0].error
     assert error is not None
     assert (error.cause, type(error)) == ("unit failed", CommandError)
+
+
+def test_an_answer_that_is_judged_bad_says_how_things_are_and_what_to_do() -> None:
+    class Answers(Machine):
+        def run(self, script: str, *, timeout: float, stdin: bytes = b"") -> Result:
+            return Result(0, "rubbish", "", 0)
+
+    bad = Run(Script("canary"), judge=lambda text: Judgement(Verdict.DEAD, text), state="drained", next_command="back")
+    plan = Plan("rollout", "f", sequence("rollout", Operation("canary", 67, "67/0", "ask", bad)))
+    executor = Executor("f", Answers(Path()), lambda: None, lambda target, words: None)  # type: ignore[arg-type, return-value]
+    error = executor.execute(plan)[0].error
+    assert error is not None
+    assert (error.cause, error.state, error.next_command) == ("rubbish", "drained", "back")

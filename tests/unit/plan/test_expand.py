@@ -279,7 +279,7 @@ def test_npus_that_another_instance_has_would_be_waited_for_in_vain(fleet: Fleet
     found = expand.problems(context(fewer, facts, tuple(fleet.machines), peers=table))
     assert found[67] == [
         "67/1 is to have NPU 4, which 67/2 has, 67/2 NPU 6, which 67/3 has: first fleetctl stop 67/1 67/2, "
-        "then fleetctl rollout, then fleetctl start 67/1 67/2"
+        "then fleetctl rollout --resume, then fleetctl start 67/1 67/2"
     ]
     mark = Stopped("me", "", "")
     facts[67] = replace(facts[67], stopped={fleet.on(67)[1].name: mark, fleet.on(67)[2].name: mark})

@@ -35,7 +35,7 @@ def test_the_new_balancer_notes_since_when_and_the_old_one_stays_until_users_can
     found = plan("rollout", context(there, facts, tuple(there.machines)))
     summaries = [(op.machine, op.summary) for op in found.operations if op.step not in ("release", "record")]
     assert not any("remove openresty" in summary for _, summary in summaries)
-    assert any("point the gateway at 68:2219, then fleetctl rollout once more" in note for note in found.notes)
+    assert any("point the gateway at 68:2219, then fleetctl rollout --resume" in note for note in found.notes)
     noted = summaries.index((68, "write /etc/fleetctl/qwen38/balancer-since"))
     started = next(
         n for n, (machine, summary) in enumerate(summaries) if machine == 68 and "start openresty" in summary

@@ -98,3 +98,17 @@ def test_going_back_to_a_time_without_speculation_leaves_it_out(fleet: Fleet) ->
     assert not fleet.with_overrides(back).tokens
     plain = Fleet(fleet.inventory.model_copy(update={"speculative": None}), fleet.path)
     assert not release.going_back(plain, release.whole(plain))
+
+
+def test_the_inventory_is_ahead_only_where_it_asks_for_something_else(fleet: Fleet) -> None:
+    same = replace(FIVE, overrides=Overrides(), whole=release.whole(fleet), back_to=1)
+    assert not release.ahead(fleet, same)
+    assert release.ahead(fleet, replace(same, overrides=Overrides(tokens=5), whole=Whole(5, fleet.image, fleet.engine)))
+    edited = replace(same, whole=Whole(fleet.tokens, fleet.image, {**fleet.engine, "max-num-seqs": 16}))
+    assert release.ahead(fleet, edited), "edited since, though nothing was overridden"
+    assert release.ahead(fleet, replace(same, overrides=Overrides(tokens=5), whole=None))
+
+
+def test_the_highest_number_is_of_all_that_was_ever_recorded() -> None:
+    assert release.highest([None, {"number": "x"}]) == 0
+    assert release.highest([proven(3, 4).document, None, proven(1, 4).document, [9]]) == 3

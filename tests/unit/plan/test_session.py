@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fleetctl.balancer import peers
 from fleetctl.errors import FleetctlError, UnreachableError
-from fleetctl.fleet.fleet import Fleet
-from fleetctl.plan import audit
+from fleetctl.fleet.fleet import Fleet, Overrides
+from fleetctl.fleet.secrets import Secret
+from fleetctl.observe.facts import Facts
+from fleetctl.plan import audit, expand
+from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Plan, sequence
+from fleetctl.plan.release import Release, whole
 from fleetctl.plan.session import Session
 from fleetctl.remote.connection import Result
+
+from .test_expand import context, plan
+from .test_expand import whole as all_well
 
 UNITS = "@@fleetctl units\nId=docker.service\nActiveState=active\nLoadState=loaded\n"
 
@@ -93,3 +101,57 @@ def test_every_plan_of_a_command_has_its_own_name_in_the_audit_log(
     for _ in range(3):
         session.execute(Plan("rollout", "f", sequence("rollout")))
     assert names == ["aaaa0000", "aaaa0000-2", "aaaa0000-3"]
+
+
+def knowing(session: Session, current: Release | None, past: Iterable[Release] = ()) -> Context:
+    """What a rollout starts from when the machines know these."""
+    releases = tuple(one.document for one in past)
+    known = current.document if current is not None else None
+    session.connections = {m: SimpleNamespace(target=SimpleNamespace(user="root")) for m in session.fleet.machines}  # type: ignore[assignment]
+    session.facts = {m: Facts(m, release=known, releases=releases) for m in session.fleet.machines}
+    return session.context(session.fleet.machines, "rollout", new_release=True)
+
+
+def numbered(session: Session, number: int, **more: Any) -> Release:
+    return Release(number, Overrides(), "", "", "rollout", "good", whole(session.fleet), **more)
+
+
+def numbers(context: Context) -> tuple[int | None, int | None]:
+    return tuple(one.number if one is not None else None for one in (context.current, context.release))  # type: ignore[return-value]
+
+
+def test_a_new_release_is_numbered_above_all_that_were_recorded(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "key", Secret("k"))
+    assert numbers(knowing(session, None)) == (None, 1)
+    past = [numbered(session, n) for n in (1, 3)]
+    lost = knowing(session, None, past)
+    assert numbers(lost) == (None, 4), "releases/00001.json is what was rolled out as 1"
+    assert any("up to 3 are there" in note for note in expand._notes(lost))
+    assert numbers(knowing(session, past[0], past)) == (1, 4), "as old as it is, it is not release 1 that is in force"
+    same = knowing(session, past[1], past)
+    assert numbers(same) == (3, 3)
+    assert not any("any more" in note for note in expand._notes(same))
+
+
+def test_a_table_that_is_broken_is_put_right_by_the_release_in_force(session: Session) -> None:
+    facts = Facts(69, peers="rubbish\n")
+    session.facts = {69: facts}
+    assert session.peers_problem is not None
+    assert session.peers_problem.endswith(": fleetctl rollout")
+    session.facts = {69: replace(facts, release=numbered(session, 3).document)}
+    assert session.peers_problem.endswith(": fleetctl rollout --resume")
+
+
+def test_a_record_that_is_none_any_more_is_said_in_the_plan_that_writes_it_anew(fleet: Fleet) -> None:
+    now = Release(3, Overrides(), "", "", "rollout", "good", whole(fleet))
+    facts = {m: replace(f, release=now.document) for m, f in all_well(fleet).items()}
+    table = peers.of(fleet, {}, fleet.machines)
+    given = {"peers": table, "current": now, "release": replace(now, outcome="running")}
+    assert not plan("rollout", context(fleet, facts, tuple(fleet.machines), **given)).operations
+    facts[68] = replace(facts[68], release=None, failed={"release": "it has another form"})
+    found = plan("rollout", context(fleet, facts, tuple(fleet.machines), **given))
+    assert {"release", "record"} <= {op.step for op in found.operations if op.machine == 68}
+    path = f"/var/lib/fleetctl/{fleet.name}/release.json"
+    assert f"68: {path} is no record of a release any more: a rollout writes it anew" in found.notes

@@ -105,3 +105,85 @@ def test_what_finishes_a_release_can_be_pasted(fleet: Fleet) -> None:
     facts[69] = replace(facts[69], release={"number": 2, "outcome": "running", "command": "rollout --mtp 5"})
     found = document(fleet, facts)
     assert "release 2 is half rolled out: fleetctl rollout --mtp 5 finishes it" in status.problems(found)
+
+
+def released(fleet: Fleet, **more: object) -> dict:  # type: ignore[type-arg]
+    """Every machine of a whole fleet knows this release."""
+    one = {"number": 3, "outcome": "good", "command": "rollout --mtp 2", **more}
+    return {m: replace(f, release=one) for m, f in whole(fleet).items()}
+
+
+def other_spec(facts: dict) -> None:  # type: ignore[type-arg]
+    old = list(facts[66].containers)
+    changed = replace(old[0], labels={**old[0].labels, "fleetctl.spec": "0"})
+    facts[66] = replace(facts[66], containers=(changed, *old[1:]))
+
+
+def test_no_hint_leads_away_from_the_release_in_force(fleet: Fleet) -> None:
+    """A plain rollout is the inventory as it stands: it would undo what the release has over it."""
+    facts = released(fleet, overrides={"tokens": 2})
+    other_spec(facts)
+    facts[68] = replace(facts[68], own_balancers=("old",))
+    table = tuple(replace(peer, weight=7) for peer in peers.of(fleet, {}, fleet.machines) if peer.id != "67/0")
+    said = status.problems(status.document(fleet, facts, {}, table))
+    asked = [line for line in said if "fleetctl rollout" in line]
+    assert len(asked) == 4, said
+    assert all("fleetctl rollout --resume" in line for line in asked)
+    bare = {m: replace(f, release=None) for m, f in facts.items()}
+    said = status.problems(status.document(fleet, bare, {}, table))
+    assert len([line for line in said if "fleetctl rollout" in line and "--resume" not in line]) == 4
+
+
+def test_who_is_in_rotation_is_unknown_while_the_balancers_machine_is_silent(fleet: Fleet) -> None:
+    facts = whole(fleet)
+    del facts[69]
+    found = status.document(fleet, facts, {69: UnreachableError("no answer", machine=69)}, ())
+    assert one(found, "67/0")["balancer"] is None
+    assert not any("not in rotation" in line for line in status.problems(found))
+    row = next(line for line in status_text(found, [], wide=False).splitlines() if line.startswith("67/0"))
+    assert row.split()[3] == "-"
+
+
+def test_an_instance_that_the_balancer_does_not_have_is_absent(fleet: Fleet) -> None:
+    found = status.document(fleet, whole(fleet), {}, ())
+    assert one(found, "67/0")["balancer"] == "absent"
+    assert "67/0 serves and is not in rotation: fleetctl rollout" in status.problems(found)
+
+
+def test_the_inventory_is_said_to_be_ahead_only_where_it_is(fleet: Fleet) -> None:
+    same = {"tokens": fleet.tokens, "image": fleet.image, "engine": fleet.engine}
+    found = document(fleet, released(fleet, back_to=1, whole=same))
+    assert (status.problems(found), found["inventory_ahead"]) == ([], False)
+    head = status_text(found, [], wide=False).splitlines()[0]
+    assert head.endswith("release 3 (good, went back to 1)")
+    assert len(head) <= 80
+    found = document(fleet, released(fleet, back_to=1, whole={**same, "tokens": 2}, overrides={"tokens": 2}))
+    ahead = "release 3 went back to 1: the inventory is ahead (fleetctl rollout --forward)"
+    assert ahead in status.problems(found)
+
+
+def test_what_is_known_of_an_instance_that_a_failed_rollout_left_drained_is_said(fleet: Fleet) -> None:
+    facts = released(fleet, outcome="running")
+    name = fleet.on(67)[0].name
+    facts[67] = replace(facts[67], doubtful={name: Stopped("watchdog", "", "none of its last 40 drafts was accepted")})
+    live = facts[69].balancer
+    sick = tuple(replace(peer, health="down") if peer.id == "67/0" else peer for peer in live.peers)
+    facts[69] = replace(facts[69], balancer=replace(live, peers=sick))
+    table = peers.of(fleet, {"67/0": peers.PeerState.DRAIN}, fleet.machines)
+    said = status.problems(status.document(fleet, facts, {}, table))
+    assert said[0] == (
+        "67/0 is drained, by a rollout that did not end well, and the balancer finds it down, and none of its last 40 "
+        "drafts was accepted: it comes back when that is finished"
+    )
+
+
+def test_a_record_that_cannot_be_read_is_a_problem_of_its_machine_and_no_traceback(fleet: Fleet) -> None:
+    facts = released(fleet)
+    facts[68] = replace(facts[68], release=None, failed={"release": "it has another form"})
+    found = document(fleet, facts)
+    assert (found["verdict"], found["release"]["number"]) == ("warn", 3)
+    assert status.problems(found) == [
+        f"68: /var/lib/fleetctl/{fleet.name}/release.json is no record of a release any more: "
+        "fleetctl rollout --resume writes it anew"
+    ]
+    assert "release 3 (unknown)" in status_text(document(fleet, released(fleet, outcome="")), [], wide=False)
