@@ -44,9 +44,13 @@ def find(explicit: Path | None = None) -> Path:
 
 
 def origin(explicit: Path | None = None) -> str:
-    """The inventory that `find` finds and why that one, for who did not name it: `inventory.yaml (in this folder)`."""
+    """The inventory that `find` finds and why that one, for who did not name it: `inventory.yaml (in this folder)`.
+
+    What is below this folder is named from here: a whole path is often wider than a terminal.
+    """
     why = "-i" if explicit is not None else VARIABLE if os.environ.get(VARIABLE) else "in this folder"
-    return f"{find(explicit)} ({why})"
+    path, here = find(explicit), Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path} ({why})"
 
 
 def load(path: Path) -> Fleet:

@@ -273,6 +273,8 @@ def test_it_is_said_which_inventory_was_found_and_why(tmp_path: Path, monkeypatc
     monkeypatch.setenv(loading.VARIABLE, "/elsewhere.yaml")
     assert loading.origin() == f"/elsewhere.yaml ({loading.VARIABLE})"
     assert loading.origin(Path("named.yaml")) == "named.yaml (-i)"
+    monkeypatch.setenv(loading.VARIABLE, str(tmp_path / "lab/inventory.yaml"))
+    assert loading.origin() == f"lab/inventory.yaml ({loading.VARIABLE})"
 
 
 def test_loading_a_correct_inventory_imports_neither_lints_nor_the_wording_of_errors() -> None:
