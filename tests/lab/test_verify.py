@@ -149,6 +149,7 @@ def test_an_instance_with_another_key_is_one_red_line(fleet: Lab) -> None:
     fleet.on(67, f"cp -p {path} {path}.kept && echo sk-another-0123456789 >{path} && systemctl restart qwen38-tp2-3")
     fleet.on(67, "until curl -sf http://10.255.235.67:8003/health; do sleep 0.3; done")
     fleet.on(67, f"cat {path}.kept >{path}; rm {path}.kept")
+    fleet.wait("the balancer sends to all again", lambda: '"ok"' in ask(fleet, "/health"), 60)
     try:
         document = verify(fleet, code=1)
         assert failed(document) == {("auth", "direct")}, reasons(document)
