@@ -71,8 +71,9 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Two machines with two instances each that somebody has set up by hand."""
     for lab in a_lab(tmp_path_factory, "adopt", "10.255.225", [69, 67], instances={"per_machine": 2}):
         listen = int(lab.on(69, "ss -Hltnp | grep nginx").split()[3].rsplit(":", 1)[1])
-        lab.on(69, f"kill $(ss -Hltnp 'sport = :{listen}' | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u) || true")
-        lab.wait("the old balancer has ended", lambda: not lab.on(69, f"ss -Hltn 'sport = :{listen}'"))
+        port = f"ss -Hltnp 'sport = :{listen}'"
+        lab.on(69, f"kill $({port} | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u) || true")
+        lab.on(69, f"while {port} | grep -q .; do sleep 0.2; done")
         lab.on(67, "for u in $(ls /etc/systemd/system | grep minimax); do systemctl disable --now $u; "
                    "rm /etc/systemd/system/$u; done; docker rm -f $(docker ps -aq); systemctl daemon-reload")  # fmt: skip
         for what in (f"docker save {IMAGE}", "tar -C /data -c models"):
