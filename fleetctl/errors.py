@@ -6,6 +6,16 @@ decides the exit code (design, section 3), which is computed from it in exactly 
 
 from __future__ import annotations
 
+import re
+
+# What a terminal obeys instead of showing, and what turns the direction of writing around; not newline and tab.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """Foreign text (a server's answer, a log line) as it may be shown on anybody's terminal."""
+    return _OBEYED.sub("\ufffd", text)
+
 
 class FleetctlError(Exception):
     """Something failed on a machine; exit code 1."""
@@ -37,7 +47,7 @@ class FleetctlError(Exception):
             lines.append(f"  state: {self.state}")
         if self.next_command:
             lines.append(f"  next:  {self.next_command}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
 
 class UsageError(FleetctlError):

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fleetctl.cli.output import Voice, table
+from fleetctl.errors import visible
 
 if TYPE_CHECKING:
     from fleetctl.bench.compare import Comparison
@@ -66,7 +67,7 @@ def result_text(found: Result) -> str:
         shown = [[_cell(column, value) for column, value in zip(one.columns, row, strict=True)] for row in one.rows]
         names = [_title(column) for column in one.columns]
         lines += ["", one.title, table(names, shown)]
-    lines += ["", *found.notes] if found.notes else []
+    lines += ["", *map(visible, found.notes)] if found.notes else []
     return "\n".join(lines)
 
 

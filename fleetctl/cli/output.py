@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 from unicodedata import east_asian_width
 
+from fleetctl.errors import visible
 from fleetctl.plan import tally
 from fleetctl.plan.operation import Group, Node, Operation, Plan, Status, StepResult
 
@@ -39,7 +40,7 @@ def width(text: str) -> int:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], state_column: int | None = None) -> str:
     """Aligned columns, never cut."""
-    lines = [list(head), *(list(row) for row in rows)]
+    lines = [list(head), *([visible(cell) for cell in row] for row in rows)]
     widths = [max(width(line[i]) for line in lines) for i in range(len(head))]
     printed = []
     for number, line in enumerate(lines):
@@ -72,6 +73,7 @@ class Voice:
 
     def line(self, text: str) -> None:
         if not self.quiet:
+            text = visible(text)
             with self._lock:
                 if self.above is not None:
                     self.above(text)
@@ -187,7 +189,11 @@ def status_text(document: Mapping[str, Any], problems: Sequence[str], *, wide: b
     if release:
         back = "" if release.get("back_to") is None else f", went back to {release['back_to']}"
         head += f", release {release['number']} ({release.get('outcome') or 'unknown'}{back})"
-    lines = [head, *([f"  inventory: {origin}"] if origin else []), *(f"  ! {problem}" for problem in problems)]
+    lines = [
+        head,
+        *([f"  inventory: {origin}"] if origin else []),
+        *(f"  ! {visible(problem)}" for problem in problems),
+    ]
     columns = ["INSTANCE", "STATE", "ADDRESS", "BALANCER", "MTP", "NPUS", "RESTARTS"]
     columns += ["SPEC", "CONTAINER", "UNIT", "HTTP", "MODEL"] if wide else []
     lines += ["", table(columns, [_row(one, wide) for one in instances], state_column=1)]

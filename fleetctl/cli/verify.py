@@ -11,6 +11,7 @@ from fleetctl.cli import hint
 from fleetctl.cli.change import with_session
 from fleetctl.cli.options import Options
 from fleetctl.cli.output import dump, paint, table
+from fleetctl.errors import visible
 from fleetctl.fleet import load
 from fleetctl.plan.session import Session, now
 from fleetctl.verify import bounds, judge, run
@@ -93,7 +94,7 @@ def report(fleet: str, checks: Sequence[Check], seconds: float, origin: str = ""
     lines += [f"  inventory: {origin}"] if origin else []
     for check in checks:
         if check.status is Status.FAIL:
-            lines.append(f"  ! {check.id} ({check.where.value}): {check.seen}")
+            lines.append(f"  ! {check.id} ({check.where.value}): {visible(check.seen)}")
             lines += [f"    next: {check.next_command}"] if check.next_command else []
     rows = [_row(check) for check in checks]
     return "\n".join([*lines, "", table(("RESULT", "CHECK", "WHERE", "N", "PROVES", "EXPECTED", "SEEN"), rows), LEGEND])

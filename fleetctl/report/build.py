@@ -42,4 +42,6 @@ def build(material: Material, language: str, secrets: Iterable[str] = ()) -> Rep
         findings.about,
     )
     report = Report(language, title, lead, tuple(maker(material, words) for maker in makers))
-    return report.changed(mask.of(fleet, secrets, [one.run.header.url for one in material.runs]))
+    versions = [version for known in material.software.values() for version in known.versions.values()]
+    versions += [facts.driver for facts in material.facts.values() if facts.driver]
+    return report.changed(mask.of(fleet, secrets, [one.run.header.url for one in material.runs], versions))

@@ -20,21 +20,22 @@ BEARER = re.compile(r"(?i)\b(bearer\s+)(?!\$|\\\$)([^\s\"']{8,})")
 WORDS = r"(?:API[-_]?KEY|TOKEN(?!S)|SECRET|PASSWORD|PASSWD|CREDENTIALS?)"
 ASSIGNED = re.compile(rf"(?i)\b([A-Za-z0-9_-]*{WORDS}[A-Za-z0-9_]*\s?[=:]\s?)(?!\$|os\.)([^\s\"'$]{{4,}})")
 URL_LOGIN = re.compile(r"(://)[^\s/@]+:[^\s/@]+@")
-# `openresty/1.31.1.1` is a version, not an address.
-IPV4 = re.compile(r"(?<![\w.])(?<!openresty/)(?<!nginx/)(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
+IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
 IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
 
 
 class Masker:
-    """`secrets`: values that are replaced wherever they stand, in any form; `hosts`: public names.
+    """`secrets`: values that are replaced wherever they stand, in any form; `hosts`: public names; `versions`: what the
+    machines run, where four numbers (openresty/1.31.1.1) are no address.
 
     Addresses of private, link-local and loopback networks (RFC 1918, 4193, 6598) stay: the report is about them.
     """
 
-    def __init__(self, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Iterable[str] = (), hosts: Iterable[str] = (), versions: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if secret for form in _forms(secret)}
         self._secrets = sorted(forms, key=len, reverse=True)
         self._hosts = [re.compile(rf"(?i)(?<![\w.-]){re.escape(host)}(?![\w-])") for host in hosts if host]
+        self._versions = {found for text in versions for found in IPV4.findall(text)}
 
     def __call__(self, text: str) -> str:
         for secret in self._secrets:
@@ -45,15 +46,18 @@ class Masker:
         text = URL_LOGIN.sub(rf"\1{SECRET}@", text)
         for host in self._hosts:
             text = host.sub(HOST, text)
-        return IPV6.sub(_address, IPV4.sub(_address, text))
+        return IPV6.sub(_address, IPV4.sub(self._four_numbers, text))
+
+    def _four_numbers(self, match: re.Match[str]) -> str:
+        return match[0] if match[0] in self._versions else _address(match)
 
 
-def of(fleet: Fleet, secrets: Iterable[str], urls: Iterable[str] = ()) -> Masker:
+def of(fleet: Fleet, secrets: Iterable[str], urls: Iterable[str] = (), versions: Iterable[str] = ()) -> Masker:
     """For a fleet: the host of its public_url is masked too, and those of `urls` (ways in that were measured), when
     they are names and not those of its machines."""
     own = {"localhost", *(machine.address for machine in fleet.machines.values())}
     hosts = {_host(url) for url in (fleet.inventory.balancer.public_url, *urls) if url}
-    return Masker(secrets, sorted(host for host in hosts - own if host and not _is_address(host)))
+    return Masker(secrets, sorted(host for host in hosts - own if host and not _is_address(host)), versions)
 
 
 def _host(url: str) -> str | None:

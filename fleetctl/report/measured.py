@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from html import escape, unescape
-from itertools import pairwise
+from itertools import combinations
 
 from fleetctl.bench import ab_result, compare, measures, stats
 from fleetctl.bench import results as judged
@@ -252,10 +252,10 @@ def _arm(one: NamedRun) -> tuple[Cell, ...]:
 
 
 def _compared(arms: Sequence[NamedRun], words: Words) -> tuple[list[Block], list[str]]:
-    """Each arm against the one before it, as `bench compare` does it, refusals included."""
+    """Each arm against each, as `bench compare` does it, refusals included."""
     blocks: list[Block] = []
     verdicts: list[str] = []
-    for first, second in pairwise(arms):
+    for first, second in combinations(arms, 2):
         a, b = first.run.header, second.run.header
         if a.scenario != b.scenario:
             continue

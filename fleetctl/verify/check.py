@@ -40,7 +40,8 @@ class Look:
 @dataclass(frozen=True)
 class Check:
     """`wrong` of `n` looks failed; `failed` says who. `bound`: the failure rate (0..1) that the looks still allow at
-    95 %, None for a census, where everything there is was looked at. `unreachable`: it failed for want of an answer.
+    95 %, those worth a look counted as failed; None for a census, where everything there is was looked at.
+    `unreachable`: it failed for want of an answer.
     """
 
     id: str
@@ -105,7 +106,7 @@ def settle(
         seen,
         n=len(rows),
         wrong=len(hard),
-        bound=bounds.upper(len(hard), len(rows)) if sampled else None,
+        bound=bounds.upper(len(hard) + len(soft), len(rows)) if sampled else None,
         failed=failed,
         problems=problems,
         left_out=tuple(out),

@@ -27,7 +27,7 @@ PUBLIC = "http://models.example.com:2219"
         ("2001:4860:4860::8888", ADDRESS),
         ("[2001:4860:4860::8888]:80", f"[{ADDRESS}]:80"),
         ("fd00::1 and ::1", None),
-        ("openresty/1.31.1.1 nginx/1.2.3.4 26.0.rc1 6.8.0-124", None),
+        ("26.0.rc1 6.8.0-124", None),
         ("2026-08-29T20:49:00Z", None),
         ("01:02:03", None),
         ("key sk-abcdefghij gone", f"key {SECRET} gone"),
@@ -42,6 +42,11 @@ PUBLIC = "http://models.example.com:2219"
 )
 def test_addresses_and_shapes_of_keys(text: str, shown: str | None) -> None:
     assert Masker()(text) == (text if shown is None else shown)
+
+
+def test_a_version_that_a_machine_reported_is_no_address() -> None:
+    masker = Masker(versions=["openresty/1.31.1.1", "24.1.0.2", "25.0.rc1"])
+    assert masker("openresty/1.31.1.1, CANN 24.1.0.2, 1.31.1.2") == f"openresty/1.31.1.1, CANN 24.1.0.2, {ADDRESS}"
 
 
 def test_a_documentation_address_is_masked_like_any_public_one() -> None:

@@ -234,6 +234,16 @@ def test_two_lengths_of_speculation_are_compared_and_one_is_not(whole: Material)
     assert "A better" in texts(section(report, "mtp-conclusion"))
 
 
+def test_every_two_lengths_of_three_are_compared(whole: Material) -> None:
+    arms = tuple(
+        NamedRun(f"{tokens}.jsonl", run(fleet="qwen38", started=WHEN, tokens=tokens, seed=tokens))
+        for tokens in (3, 4, 5)
+    )
+    said = texts(section(build(replace(whole, runs=arms), "en"), "mtp-compared"))
+    for a, b in ((3, 4), (3, 5), (4, 5)):
+        assert f"MTP {a} (A) against MTP {b} (B)" in said
+
+
 def test_the_interval_of_an_arm_is_that_of_its_instances_and_not_of_their_requests(whole: Material) -> None:
     """Eight instances, four of them a fifth slower: eight requests each say nothing that one would not."""
     arms = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleetctl.verify.bounds import _at_most, upper
+from fleetctl.verify.check import Look, Status, Where, settle
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,9 @@ def test_at_the_bound_so_few_failures_have_one_chance_in_twenty() -> None:
         bound = upper(wrong, n)
         assert bound is not None
         assert _at_most(wrong, n, bound) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_what_is_worth_a_look_is_not_proved_right() -> None:
+    looks = [Look("67/0"), Look("67/1", "differs", soft=True)]
+    found = settle("temperature-0", Where.DIRECT, "the same text twice", looks)
+    assert (found.status, found.wrong, found.bound) == (Status.WARN, 0, upper(1, 2))
