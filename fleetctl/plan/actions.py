@@ -65,22 +65,25 @@ def _back(context: Context, which: Instance) -> Group | None:
 def _refuse_what_was_edited(context: Context, which: Instance) -> None:
     """Whoever types `restart` wants the instance that was there, not what somebody made of its unit meanwhile."""
     by_hand = context.comparisons[which.id].by_hand
-    if by_hand is not None:
-        raise CommandError(
-            f"{which.id}: {by_hand}: it would start as something else than fleetctl wrote",
-            machine=which.machine,
-            step="units",
-            state="nothing was changed",
-            next_command="fleetctl rollout --resume, which saves the edit and puts the unit right",
-        )
-    if (key := drift.key(context.fleet, context.facts[which.machine], context.facts.get(context.balancer))) is not None:
-        raise CommandError(
-            f"{which.id}: {key}: it would refuse what the others answer",
-            machine=which.machine,
-            step="key",
-            state="nothing was changed",
-            next_command="fleetctl rollout --resume, which writes the key",
-        )
+    key = drift.key(context.fleet, context.facts[which.machine], context.facts.get(context.balancer))
+    found = (
+        (
+            "units",
+            by_hand,
+            "it would start as something else than fleetctl wrote",
+            "saves the edit and puts the unit right",
+        ),
+        ("key", key, "it would refuse what the others answer", "writes the key"),
+    )
+    for step, edited, then, mend in found:
+        if edited is not None:
+            raise CommandError(
+                f"{which.id}: {edited}: {then}",
+                machine=which.machine,
+                step=step,
+                state="nothing was changed",
+                next_command=f"fleetctl rollout --resume, which {mend}",
+            )
 
 
 def restart(context: Context, instances: Sequence[Instance], *, now: bool = False) -> Plan:
@@ -216,7 +219,8 @@ def balancer(context: Context, verb: str, command: str) -> Plan:
     arguments = (unit, context.state_url) if verb == "reload" else (unit,)
     again = None if verb == "stop" else "fleetctl rollout --resume, which puts its files right"
     test = Run(Script("balancer_test", (unit,)), judge=_accepted, state="the balancer runs on", next_command=again)
-    run = Run(Script(script, arguments, context.fleet.name), timeout=120, next_command=again)
+    uses = ("unit_up",) if verb in ("restart", "start") else ()
+    run = Run(Script(script, arguments, context.fleet.name, uses=uses), timeout=120, next_command=again)
     root = sequence(
         command,
         Operation(verb, context.balancer, "balancer", "test its configuration", test) if verb == "restart" else None,

@@ -145,7 +145,7 @@ def _watchdog(context: Context, machine: int) -> tuple[list[Operation], Operatio
     runs = timer is not None and timer.active == "active" and timer.enabled == "enabled"
     if runs and not any(path.summary.endswith(".timer") for path in writes):
         return writes, None
-    arm = Run(Script("unit_restart", (f"{name}.timer",), fleet.name))
+    arm = Run(Script("unit_restart", (f"{name}.timer",), fleet.name, uses=("unit_up",)))
     return writes, op("units", machine, f"start {name}.timer", arm)
 
 

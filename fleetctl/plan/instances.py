@@ -101,7 +101,7 @@ def bring_up(context: Context, step: str, comparison: desired.Comparison) -> Gro
             step,
             which.machine,
             f"{verb} {unit}{'' if replace_it and verb == 'restart' else reason}",
-            Run(Script("unit_start", (unit, *marks), fleet.name), timeout=HELD),
+            Run(Script("unit_start", (unit, *marks), fleet.name, uses=("unit_up",)), timeout=HELD),
             which.id,
         ),
         gate_operation(context, "gate", which),

@@ -1,18 +1,8 @@
 # unit_start UNIT [MARK [PARKED]]: enabled, and started afresh even when it was parked; refused once somebody has left
-# MARK. PARKED is the mark of the watchdog, which is no longer true. When it does not start, why, in its own words.
+# MARK. PARKED is the mark of the watchdog, which is no longer true.
 if [ -e "${2:-}" ]; then
 	echo "stopped on purpose while this command ran: $(cat "$2")" >&2
 	exit 1
 fi
 if [ -n "${3:-}" ]; then rm -f -- "$3"; fi
-systemctl reset-failed "$1" 2>/dev/null || true
-systemctl enable --quiet "$1"
-since=$(date +%s)
-said=$(systemctl start "$1" 2>&1) && rc=0 || rc=$?
-# A condition that is not met is no failure to systemd.
-if [ "$rc" -ne 0 ] || [ "$(systemctl show -p Result --value "$1")" = exec-condition ]; then
-	journalctl --sync 2>/dev/null || true
-	why=$(journalctl "_SYSTEMD_UNIT=$1" --since "@$since" -n 3 --no-pager -o cat -q 2>/dev/null | tr '\n' ' ')
-	echo "$1 did not start and is down: ${why:-$said}" >&2
-	exit 1
-fi
+unit_up start "$1"
