@@ -119,7 +119,7 @@ def down(fleet: Fleet, *, state_dir: Path, progress: Progress) -> None:
     """Removes everything of the lab but cached images, also what an interrupted `up` left."""
     images.require_root()
     layout = Layout(fleet.name, state_dir.absolute())
-    _refuse_foreign(layout)
+    _refuse_foreign(layout, orphans=False)
     containers = docker.labelled("container", layout.label)
     if containers:
         progress(f"removing {len(containers)} machines")
@@ -303,14 +303,20 @@ def _write_inventories(fleet: Fleet, layout: Layout, source: Path, record: Recor
             link.symlink_to(os.path.relpath(beside, layout.folder))
 
 
-def _refuse_foreign(layout: Layout) -> None:
-    """A lab of this fleet name that lives in another folder is somebody else's."""
+def _refuse_foreign(layout: Layout, *, orphans: bool = True) -> None:
+    """A lab of this fleet name that lives in another folder is somebody else's; `orphans`: also when that is gone."""
     found = docker.inspect("container", docker.labelled("container", layout.label))
     folders = {str(item["Config"]["Labels"].get(FOLDER_LABEL)) for item in found} - {str(layout.folder)}
-    if folders:
+    alive = {folder for folder in folders if Path(folder).is_dir()}
+    if alive:
         raise UsageError(
-            f"a lab of fleet {layout.fleet} is up already, from {', '.join(sorted(folders))}",
-            next_command=f"fleetctl lab down -i {shlex.quote(str(Path(min(folders)) / 'inventory.yaml'))}",
+            f"a lab of fleet {layout.fleet} is up already, from {', '.join(sorted(alive))}",
+            next_command=f"fleetctl lab down -i {shlex.quote(str(Path(min(alive)) / 'inventory.yaml'))}",
+        )
+    if folders and orphans:
+        raise UsageError(
+            f"a lab of fleet {layout.fleet} is up, and its folder is gone: {', '.join(sorted(folders))}",
+            next_command="fleetctl lab down, which removes what is left of it",
         )
 
 

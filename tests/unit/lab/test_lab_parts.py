@@ -470,3 +470,24 @@ def test_a_fault_that_means_nothing_is_a_usage_error_before_anything_is_touched(
 def test_fault_help_lists_every_kind() -> None:
     text = faults.fault(report_fleet(), state_dir=Path("/nowhere"), words=["help"])
     assert all(kind in text for kind in faults._KINDS)
+
+
+def test_a_lab_whose_folder_is_gone_is_removed_by_down_and_named_by_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody emptied /tmp while it ran: no inventory of its own is left to name."""
+    mine = layout.Layout("demo", tmp_path / "mine")
+    monkeypatch.setattr(lab.docker, "labelled", lambda *_: ["x"])
+
+    def comes_from(folder: Path) -> None:
+        item = {"Config": {"Labels": {layout.FOLDER_LABEL: str(folder)}}}
+        monkeypatch.setattr(lab.docker, "inspect", lambda *_: [item])
+
+    comes_from(tmp_path / "gone")
+    with pytest.raises(UsageError, match="its folder is gone"):
+        lab._refuse_foreign(mine)
+    lab._refuse_foreign(mine, orphans=False)
+    comes_from(tmp_path)
+    for orphans in (True, False):
+        with pytest.raises(UsageError, match="is up already"):
+            lab._refuse_foreign(mine, orphans=orphans)
