@@ -477,11 +477,11 @@ def test_a_lab_whose_folder_is_gone_is_removed_by_down_and_named_by_up(
 ) -> None:
     """Somebody emptied /tmp while it ran: no inventory of its own is left to name."""
     mine = layout.Layout("demo", tmp_path / "mine")
-    monkeypatch.setattr(lab.docker, "labelled", lambda *_: ["x"])
+    monkeypatch.setattr("fleetctl.lab.docker.labelled", lambda *_: ["x"])
 
     def comes_from(folder: Path) -> None:
         item = {"Config": {"Labels": {layout.FOLDER_LABEL: str(folder)}}}
-        monkeypatch.setattr(lab.docker, "inspect", lambda *_: [item])
+        monkeypatch.setattr("fleetctl.lab.docker.inspect", lambda *_: [item])
 
     comes_from(tmp_path / "gone")
     with pytest.raises(UsageError, match="its folder is gone"):
