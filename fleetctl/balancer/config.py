@@ -166,7 +166,7 @@ def open_files(fleet: Fleet) -> int:
 def keepalive_timeout(fleet: Fleet) -> int:
     """Seconds an idle connection to a backend is kept: always shorter than the backend's own, which is 5 s
     by default, so that no request is sent into a connection that the other side is closing."""
-    value = fleet.inventory.instances.env.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")
+    value = fleet.env.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")
     theirs = int(value) if str(value).isdigit() else 5
     return max(1, min(60, theirs - 1))
 

@@ -181,7 +181,7 @@ def rollout(
 def rollback(
     options: Options,
     release: Annotated[Optional[int], typer.Argument(help="Number of a release that proved good.")] = None,  # noqa: UP045
-    machines: Annotated[Optional[str], typer.Option("--machines", help="Only these: others are dead.")] = None,  # noqa: UP045
+    machines: Annotated[Optional[str], typer.Option("--machines", help="Only these machines.")] = None,  # noqa: UP045
 ) -> int:
     """Back to the last release that proved good, or to the one named."""
     from fleetctl.cli import deploy

@@ -146,7 +146,7 @@ def rollback(options: Options, number: int | None, words: Sequence[str] = ()) ->
         everybody = around(session.fleet, machines)
         session.observe(everybody)
         session.require(everybody)
-        target = _target(session, number)
+        target = _target(session, number, machines, options.voice.line)
         asked = Asked(release.going_back(session.fleet, target.whole or release.Whole()), back_to=target.number)
         return _deploy(options, session, "rollout", f"rollback {target.number}{only}", machines, asked)
 
@@ -159,7 +159,7 @@ def as_released(options: Options, session: Session, machines: Sequence[int], com
     session.observe(everybody)
     session.require(everybody)
     current, asked = session.release, Asked(as_it_was=True)
-    if current is not None and current.whole is not None and current.whole != release.whole(session.fleet):
+    if current is not None and current.whole is not None and not current.whole.alike(release.whole(session.fleet)):
         asked = Asked(release.going_back(session.fleet, current.whole), back_to=current.number)
     return _deploy(options, session, "rollout", command, machines, asked)
 
@@ -190,12 +190,16 @@ def _canary(fleet: Fleet, word: str) -> str:
     return found[0].id
 
 
-def _target(session: Session, number: int | None) -> release.Release:
-    """The release to go back to. Raises UsageError when there is none that proved good."""
-    good = session.proved
+def _target(
+    session: Session, number: int | None, machines: Sequence[int], say: Callable[[str], None]
+) -> release.Release:
+    """The release that these machines go back to. Raises UsageError when there is none that proved good on all."""
+    everywhere, good = session.proved, release.proved_on(session.proved, machines)
     if number is not None:
         if number in good:
             return good[number]
+        if number in everywhere:
+            raise _on_some(session.fleet, everywhere[number], machines)
         known = ", ".join(map(str, good)) or "none"
         raise UsageError(f"release {number} did not prove good on all its instances; those that did: {known}")
     current = session.release
@@ -207,13 +211,30 @@ def _target(session: Session, number: int | None) -> release.Release:
             state="nothing was changed",
             next_command=f"fleetctl rollback NUMBER; proved good: {known}",
         )
-    found = release.last_good(good, current)
+    found, partial = release.last_good(good, current), release.last_good(everywhere, current)
+    if found is None and partial is not None:
+        raise _on_some(session.fleet, partial, machines)
     if found is None:
         raise UsageError(
             "there is no earlier release that proved good and asked for something else",
             next_command="fleetctl history",
         )
+    if partial is not None and partial.number > found.number and (parts := release.partly(partial, machines)):
+        say(f"release {partial.number} is passed over: it did not prove good on {parts[1]}")
     return found
+
+
+def _on_some(fleet: Fleet, target: release.Release, machines: Sequence[int]) -> UsageError:
+    """A release that proved good on other machines than these, or on some of them only."""
+    own, out = release.partly(target, fleet.machines) or ("", "")
+    where = f"on {own}, and not on {out}" if own else f"not on {out}"
+    able = [machine for machine in machines if machine not in target.left_out]
+    back = f"fleetctl {release.back_command(target.number, able, fleet.machines)}" if able else "fleetctl history"
+    return UsageError(
+        f"release {target.number} ({target.command}) proved good {where}",
+        state="nothing was changed",
+        next_command=back,
+    )
 
 
 def _undo(
@@ -224,15 +245,19 @@ def _undo(
     Machines that have died meanwhile stay as they are: the others are not left half way because of them.
     """
     session.observe(around(session.fleet, machines))
-    current, target = session.release, release.undone_by(session.proved, session.release)
+    current, good = session.release, session.proved
+    before = good.get(current.number) if current is not None else None
+    # What had proved this very release before was not changed by this command.
+    machines = [machine for machine in machines if before is None or machine in before.left_out]
     dead = [machine for machine in machines if machine in session.errors]
     rest = [machine for machine in machines if machine not in dead]
+    target = release.undone_by(release.proved_on(good, rest), current)
     if current is None or target is None or not rest:
         options.voice.line("no rollback: nothing new was rolled out, or no release before it proved good")
         return code
     without = f", without {', '.join(map(str, dead))}: no answer" if dead else ""
     options.voice.line(f"release {current.number} failed: back to release {target.number}{without}")
-    command = f"rollback {target.number}" + (f" --machines {','.join(map(str, rest))}" if dead else "")
+    command = release.back_command(target.number, rest, session.fleet.machines)
     asked = Asked(release.going_back(session.fleet, target.whole or release.Whole()), back_to=target.number)
     try:
         done = _deploy(replace(options, yes=True), session, "rollout", command, rest, asked, tell)
@@ -283,7 +308,7 @@ def _context(session: Session, machines: Sequence[int], command: str, asked: Ask
     found = session.context(machines, command, new_release=True, back_to=asked.back_to)
     current, ours = session.release, found.release
     if asked.as_it_was and current is not None and ours is not None and ours.number == current.number:
-        found = replace(found, release=replace(current, outcome="running"))
+        found = replace(found, release=replace(current, outcome="running", left_out=ours.left_out))
     found = replace(found, canary=asked.canary, max_unavailable=asked.max_unavailable, adopt=asked.adopt)
     return adopting.begun(found) if asked.adopt else found
 

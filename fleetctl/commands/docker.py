@@ -52,15 +52,15 @@ def cpuset(topology: Topology, index: int, instances: int) -> tuple[str, str] | 
 def run_arguments(fleet: Fleet, instance: Instance, topology: Topology) -> list[str]:
     """Everything after `docker` but the spec label: foreground (systemd supervises it), published on one address."""
     inventory = fleet.inventory
-    settings = inventory.instances
+    settings = fleet.settings
     host = f"[{instance.host}]" if ":" in instance.host else instance.host
     argv = ["run", "--name", instance.name, "--restart=no", "--network", "bridge"]
     argv += ["--publish", f"{host}:{instance.port}:{instance.port}"]
-    argv += ["--shm-size", settings.shm_size, "--ulimit", "nofile=65536:65536"]
-    argv += ["--log-driver", "json-file", "--log-opt", f"max-size={settings.log_max_size}"]
+    argv += ["--shm-size", settings["shm_size"], "--ulimit", "nofile=65536:65536"]
+    argv += ["--log-driver", "json-file", "--log-opt", f"max-size={settings['log_max_size']}"]
     argv += ["--log-opt", "max-file=3"]
     pinned = cpuset(topology, instance.index, len(fleet.on(instance.machine)))
-    if settings.cpuset == "auto" and pinned:
+    if settings["cpuset"] == "auto" and pinned:
         argv += ["--cpuset-cpus", pinned[0], "--cpuset-mems", pinned[1]]
     argv += ascend.run_arguments(inventory.accelerator, instance)
     argv += [
@@ -69,7 +69,7 @@ def run_arguments(fleet: Fleet, instance: Instance, topology: Topology) -> list[
     ]
     argv += ["--mount", f"type=bind,src={paths.cache(fleet, instance)},dst=/root/.cache"]
     argv += ["--mount", f"type=bind,src={paths.api_key(fleet)},dst={paths.KEY_IN_CONTAINER},readonly"]
-    for name, value in settings.env.items():
+    for name, value in fleet.env.items():
         argv += ["-e", f"{name}={value}"]
     argv += ["--label", f"fleetctl.fleet={fleet.name}", "--label", f"fleetctl.instance={instance.id}"]
     argv += ["--label", f"fleetctl.tokens={fleet.tokens or 0}"]

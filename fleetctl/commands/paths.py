@@ -41,7 +41,9 @@ def others(fleet: Fleet) -> PurePosixPath:
 
 def balancer_files(fleet: Fleet) -> tuple[PurePosixPath, ...]:
     """What the balancer's machine has besides its folder."""
-    return alone(fleet), others(fleet), since(fleet), old_key(fleet), logrotate(fleet)
+    listed = applied(fleet)
+    before = listed.with_name(f"{listed.name}.previous")
+    return alone(fleet), others(fleet), since(fleet), old_key(fleet), logrotate(fleet), listed, before
 
 
 def old_key(fleet: Fleet) -> PurePosixPath:
@@ -51,6 +53,11 @@ def old_key(fleet: Fleet) -> PurePosixPath:
 
 def balancer(fleet: Fleet) -> PurePosixPath:
     return etc(fleet) / "balancer"
+
+
+def applied(fleet: Fleet) -> PurePosixPath:
+    """On the balancer's machine: what its files were when they were applied, as `sha256sum -c` reads it."""
+    return state(fleet) / "balancer.sha256"
 
 
 def peers(fleet: Fleet) -> PurePosixPath:

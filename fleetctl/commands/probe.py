@@ -76,7 +76,7 @@ def _other_files(fleet: Fleet, machine: Machine) -> list[str]:
     files = [str(path) for path in paths.watchdog_files(fleet)]
     if machine.id == fleet.inventory.balancer.machine:
         files += map(str, (paths.unit(fleet.inventory.balancer.unit), paths.alone(fleet), paths.others(fleet)))
-        files.append(str(paths.old_key(fleet)))
+        files += map(str, (paths.old_key(fleet), paths.applied(fleet)))
     return files
 
 
@@ -116,16 +116,28 @@ def _state(fleet: Fleet) -> list[str]:
         f'for f in {paths.job_progress(paths.job(fleet, "*"))}; do if [ -e "$f" ]; then n=${{f##*/}}; '
         'printf "%s\\t%s\\t%s\\n" "${n%.progress}" "$(cat "${f%.progress}.result" 2>/dev/null)" "$(tail -n 1 "$f")"; '
         "fi; done >progress",
+        f"{releases(fleet)} >releases 2>/dev/null",
         f"(cd {paths.SYSTEMD} && grep -HsF -- {header} *.service) >own-units 2>/dev/null",
         fleet_lock.probe(fleet),
     ]
 
 
-def _peers(fleet: Fleet, machine: Machine) -> list[str]:
+def _balancer(fleet: Fleet, machine: Machine) -> list[str]:
+    """Its table, and which of its files are not as they were applied."""
     if machine.id != fleet.inventory.balancer.machine:
         return []
-    path = quote(paths.peers(fleet))
-    return [f"if [ -e {path} ]; then cat {path} >peers; fi"]
+    path, listed = quote(paths.peers(fleet)), quote(paths.applied(fleet))
+    # No answer at all, though something is wrong: there is no list, or it is none.
+    check = f"LC_ALL=C sha256sum -c --quiet {listed} >balancer-files 2>/dev/null"
+    return [
+        f"if [ -e {path} ]; then cat {path} >peers; fi",
+        f"{check} || [ -s balancer-files ] || rm -f balancer-files",
+    ]
+
+
+def releases(fleet: Fleet) -> str:
+    """The releases that proved good, each file with its name above it: of half a file only itself is lost."""
+    return f"tail -v -n +1 -- {quote(paths.releases(fleet))}/*.json /dev/null"
 
 
 def _assemble(background: list[str], foreground: list[str]) -> str:
@@ -147,7 +159,8 @@ def status(fleet: Fleet, machine: Machine, *, npu: bool = False) -> str:
     background = [_curl(fleet, _requests(fleet, machine)), _show([*names, _timer(fleet)])]
     if npu:
         background.append(NPU)
-    return _assemble(background, [_instance_files(fleet, machine), TOPOLOGY, *_state(fleet), *_peers(fleet, machine)])
+    foreground = [_instance_files(fleet, machine), TOPOLOGY, *_state(fleet), *_balancer(fleet, machine)]
+    return _assemble(background, foreground)
 
 
 def state(fleet: Fleet, machine: Machine) -> str:
@@ -179,10 +192,9 @@ def _parts(fleet: Fleet, machine: Machine, more: Iterable[Request] = ()) -> tupl
     ]
     files = [*_other_files(fleet, machine), str(paths.api_key(fleet))]
     files += [str(paths.job_script(paths.job(fleet, what))) for what in ("image", "model", "manifest")]
-    foreground = [*_state(fleet), *_peers(fleet, machine), _instance_files(fleet, machine), "date +%s >now"]
+    foreground = [*_state(fleet), *_balancer(fleet, machine), _instance_files(fleet, machine), "date +%s >now"]
     foreground.append(f"cat {quote(paths.images(fleet))} >brought 2>/dev/null")
     foreground.append(f"stat -c '%a %u' {quote(paths.api_key(fleet))} >key-mode 2>/dev/null")
-    foreground.append(f"cat {quote(paths.releases(fleet))}/*.json >releases 2>/dev/null")
     tags = quote(f"fleetctl-transfer:{fleet.name}-[0-9]*-[a-z]*$")
     keys = "/root/.ssh/authorized_keys /home/*/.ssh/authorized_keys"
     foreground.append(f"grep -ho {tags} {keys} 2>/dev/null | cut -d: -f2 | sort -u >transfers")

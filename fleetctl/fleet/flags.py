@@ -70,7 +70,7 @@ def _speculative(fleet: Fleet) -> list[str]:
     speculative = fleet.inventory.speculative
     if speculative is None or not fleet.tokens:
         return []
-    config = {"method": speculative.method, "num_speculative_tokens": fleet.tokens}
+    config = {"method": fleet.settings["method"], "num_speculative_tokens": fleet.tokens}
     return ["--speculative-config", json.dumps(config, separators=(",", ":"))]
 
 

@@ -22,14 +22,19 @@ def canonical(name: str) -> str:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a release changes over the inventory (design, promise 3); empty: the inventory as it stands."""
+    """What a release changes over the inventory (design, promise 3); empty: the inventory as it stands.
+
+    `env`: variables of the containers, None leaves one out; `settings`: those of `Fleet.settings`.
+    """
 
     tokens: int | None = None
     image: str | None = None
     engine: tuple[tuple[str, FlagValue], ...] = ()
+    env: tuple[tuple[str, str | None], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
     def __bool__(self) -> bool:
-        return self.tokens is not None or self.image is not None or bool(self.engine)
+        return self != Overrides()
 
 
 @dataclass(frozen=True)
@@ -83,3 +88,21 @@ class Fleet:
         """Engine flags in force by canonical name, without those the program computes (model, port, speculation)."""
         inventory = {canonical(name): value for name, value in self.inventory.engine.items()}
         return {**inventory, **{canonical(name): value for name, value in self.overrides.engine}}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The containers' environment in force."""
+        merged = {**self.inventory.instances.env, **dict(self.overrides.env)}
+        return {name: value for name, value in merged.items() if value is not None}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What else of the inventory decides how an engine runs, in force.
+
+        Names, ports, devices, mounts and drivers are no part of it: they say where an engine is, not how it runs.
+        """
+        own, speculative = self.inventory.instances, self.inventory.speculative
+        found = {"shm_size": own.shm_size, "cpuset": own.cpuset, "log_max_size": own.log_max_size}
+        if speculative is not None:
+            found["method"] = speculative.method
+        return {**found, **{name: value for name, value in self.overrides.settings if name in found}}

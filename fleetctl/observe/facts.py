@@ -163,9 +163,12 @@ class Facts:
     transient units of this fleet with their sub-state (running, exited, failed), `progress` what they say.
     `brought`: ids of images that fleetctl brought, oldest first; `brought_as`: with their names. `transfer_tags`:
     transfers that may still log in here, such as `qwen38-67-model`. `release` is the newest that it knows, `releases`
-    those that proved good. `key_mode`: mode and owner's number of the API key's file, such as `600 0`.
+    those that proved good, `broken_releases` why a file of theirs is none, by path. `key_mode`: mode and owner's number
+    of the API key's file, such as `600 0`.
     `starts`: seconds that the last starts of engines took here, until the gate was content.
     `experiment`: what `bench ab` changed here and has not put back. `link`: Mbit/s of the interface towards the source.
+    `balancer_files`: those of the balancer that are not as they were applied, `changed` or `missing` by path; None when
+    it is not known.
     """
 
     machine: int
@@ -189,6 +192,7 @@ class Facts:
     unit_texts: dict[str, str] = field(default_factory=dict)
     release: dict[str, Any] | None = None
     releases: tuple[dict[str, Any], ...] = ()
+    broken_releases: dict[str, str] = field(default_factory=dict)
     starts: tuple[float, ...] = ()
     key_mode: str | None = None
     experiment: dict[str, Any] | None = None
@@ -198,6 +202,7 @@ class Facts:
     brought_as: tuple[tuple[str, str], ...] = ()
     peers: str | None = None
     balancer: BalancerState | None = None
+    balancer_files: dict[str, str] | None = None
     flavour: str | None = None
     host_keys: tuple[str, ...] = ()
     unreachable_peers: tuple[str, ...] = ()

@@ -53,6 +53,7 @@ def parse(machine: int, text: str) -> Facts:
     release = records.release(part["release"]) if "release" in part else None
     if "release" in part and release is None:
         failed["release"] = "it has another form than a release"
+    good, broken = releases(part.get("releases", ""))
     marks = marked(part.get("marks", ""))
     texts = file_texts(part.get("unit-files", ""))
     npu = parse_info(part["npu"]) if part.get("npu", "").strip() else None
@@ -83,7 +84,8 @@ def parse(machine: int, text: str) -> Facts:
         doubtful=marks.get("doubtful", {}),
         release=release,
         experiment=records.experiment(part["experiment"]) if "experiment" in part else None,
-        releases=tuple(r for line in part.get("releases", "").splitlines() if (r := records.release(line)) is not None),
+        releases=good,
+        broken_releases=broken,
         key_mode=part.get("key-mode", "").strip() or None,
         starts=starts(part.get("starts", "")),
         jobs={
@@ -94,6 +96,7 @@ def parse(machine: int, text: str) -> Facts:
         brought_as=tuple((w[0], w[1]) for w in map(str.split, part.get("brought", "").splitlines()) if len(w) == 2),
         peers=part["peers"] + "\n" if "peers" in part else None,
         balancer=balancer(part.get("balancer-state", "")) if http.get("balancer-state") == 200 else None,
+        balancer_files=not_as_applied(part["balancer-files"]) if "balancer-files" in part else None,
         flavour=part.get("flavour", "").strip() or None,
         host_keys=tuple(line for line in part.get("host-keys", "").splitlines() if line.strip()),
         unreachable_peers=tuple(line for line in part.get("reach", "").splitlines() if line),
@@ -150,6 +153,13 @@ def file_texts(text: str) -> dict[str, str]:
     return found
 
 
+def releases(text: str) -> tuple[tuple[dict[str, Any], ...], dict[str, str]]:
+    """Releases of `tail -v -n +1 FILE... /dev/null`, and by path why a file is none."""
+    texts = file_texts(text)
+    good = tuple(found for one in texts.values() if (found := records.release(one)) is not None)
+    return good, {path: why for path, one in texts.items() if (why := records.wrong(one)) is not None}
+
+
 def own_units(text: str) -> dict[str, str]:
     """Headers as `grep -H` prints them, `NAME.service:# fleet=X instance=67/3 ...`: instance ids by unit name."""
     found = {}
@@ -198,6 +208,12 @@ def image(text: str) -> Image | None:
 
 def hashes(text: str) -> dict[str, str]:
     return {line[66:]: line[:64] for line in text.splitlines() if len(line) > 66}
+
+
+def not_as_applied(text: str) -> dict[str, str]:
+    """Of `sha256sum -c --quiet`, by path: `changed`, or `missing`."""
+    lines = re.findall(r"^(.+): FAILED( open or read)?$", text, flags=re.M)
+    return {path: "missing" if unread else "changed" for path, unread in lines}
 
 
 def health(part: dict[str, str], http: dict[str, int]) -> dict[int, Health]:

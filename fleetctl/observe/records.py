@@ -25,7 +25,17 @@ def is_release(document: Any) -> bool:
         and all(_text(document.get(word, "")) for word in ("when", "who", "command", "outcome"))
         and (document.get("back_to") is None or _number(document["back_to"]))
         and all(_settings(document.get(name)) for name in ("overrides", "whole"))
+        and _numbers(document.get("left_out", []))
     )
+
+
+def wrong(text: str) -> str | None:
+    """Why a text is no release; None when it is one."""
+    if not text.strip():
+        return "it is empty"
+    if parse_json(text) is None:
+        return "it is no JSON, or half of it"
+    return None if release(text) is not None else "it has another form than a release"
 
 
 def experiment(text: str) -> dict[str, Any]:
@@ -36,7 +46,7 @@ def experiment(text: str) -> dict[str, Any]:
     arms = document.get("arms")
     good: dict[str, Any] = {word: document[word] for word in ("run", "when", "who") if _text(document.get(word))}
     good |= {"release": document["release"]} if _number(document.get("release")) else {}
-    return good | ({"arms": arms} if isinstance(arms, list) and all(map(_number, arms)) else {})
+    return good | ({"arms": arms} if _numbers(arms) else {})
 
 
 def mark(text: str) -> Stopped:
@@ -48,7 +58,7 @@ def mark(text: str) -> Stopped:
 
 
 def _settings(seen: Any) -> bool:
-    """Overrides, or a release as a whole: tokens, image and flags by name, each of them or null."""
+    """Overrides, or a release as a whole: tokens, image, flags, environment and settings, each of them or null."""
     if seen is None:
         return True
     return (
@@ -56,7 +66,20 @@ def _settings(seen: Any) -> bool:
         and (seen.get("tokens") is None or _number(seen["tokens"]))
         and isinstance(seen.get("image"), str | None)
         and isinstance(seen.get("engine"), dict | None)
+        and all(isinstance(value, str | None) for value in _values(seen.get("env")))
+        and all(map(_text, _values(seen.get("settings"))))
     )
+
+
+def _values(mapping: Any) -> list[Any]:
+    """Of a mapping or null; of anything else a value that is never one of ours."""
+    if mapping is None:
+        return []
+    return list(mapping.values()) if isinstance(mapping, dict) else [object()]
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_number, value))
 
 
 def _text(value: Any) -> bool:

@@ -16,7 +16,7 @@ from fleetctl.fleet.instance import Instance
 from fleetctl.plan import drift, tally
 from fleetctl.plan import instances as instance_steps
 from fleetctl.plan import rotation as rotation_steps
-from fleetctl.plan.build import enable, held, in_rotation, stays_drained
+from fleetctl.plan.build import enable, held, in_rotation, stays_drained, unit_active
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Judgement, Operation, Plan, Run, Verdict, sequence
@@ -212,18 +212,22 @@ def _refuse_when_none_can(context: Context, instances: Sequence[Instance]) -> No
 def balancer(context: Context, verb: str, command: str) -> Plan:
     """`restart|start|stop|reload balancer`: its unit; requests in flight end first (nginx quits gracefully).
 
-    One that serves is not stopped for files that nginx would refuse.
+    One that serves is not stopped for files that nginx would refuse; Lua, which nginx does not test, is run as applied.
     """
+    serves = unit_active(context, context.balancer, context.fleet.inventory.balancer.unit)
     unit = f"{context.fleet.inventory.balancer.unit}.service"
     script = {"restart": "unit_restart", "start": "unit_start", "stop": "unit_disable", "reload": "unit_reload"}[verb]
     arguments = (unit, context.state_url) if verb == "reload" else (unit,)
     again = None if verb == "stop" else "fleetctl rollout --resume, which puts its files right"
-    test = Run(Script("balancer_test", (unit,)), judge=_accepted, state="the balancer runs on", next_command=again)
-    uses = ("unit_up",) if verb in ("restart", "start") else ()
+    known = Script("balancer_test", (unit, verb, paths.applied(context.fleet)))
+    state = "the balancer runs on" if serves else "nothing was changed"
+    test = Run(known, judge=_accepted, state=state, next_command=again)
+    tested = verb in ("restart", "start")
+    uses = ("unit_up",) if tested else ()
     run = Run(Script(script, arguments, context.fleet.name, uses=uses), timeout=120, next_command=again)
     root = sequence(
         command,
-        Operation(verb, context.balancer, "balancer", "test its configuration", test) if verb == "restart" else None,
+        Operation(verb, context.balancer, "balancer", "test its configuration", test) if tested else None,
         Operation(verb, context.balancer, "balancer", f"{verb} {unit}", run),
     )
     return Plan(command, context.fleet.name, root)

@@ -107,6 +107,7 @@ def balancer(context: Context, wanted: desired.DesiredBalancer, shadow: tuple[Op
         Script("old_workers", (unit,)), gate.nobody_left, fleet.inventory.rollout.drain_timeout, 15, interval=1.0
     )
     saved = Run(Script("unit_by_hand", (folder, unit), fleet.name))
+    listed = (paths.applied(fleet), desired.applied(wanted.folder, wanted.files))
     return sequence(
         "balancer",
         *shadow,
@@ -115,7 +116,7 @@ def balancer(context: Context, wanted: desired.DesiredBalancer, shadow: tuple[Op
         if context.facts[where].peers is None
         else None,
         op("balancer", where, f"the running nginx takes the configuration of {wanted.folder}", take, "balancer"),
-        *(write(context, "balancer", where, path, text) for path, text in wanted.beside.items()),
+        *(write(context, "balancer", where, path, text) for path, text in (*wanted.beside.items(), listed)),
         op(
             "balancer",
             where,

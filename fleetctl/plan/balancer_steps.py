@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetctl.commands import paths
 from fleetctl.commands.script import Inline, Script
-from fleetctl.plan import adopt, desired, gate
+from fleetctl.plan import adopt, desired, drift, gate
 from fleetctl.plan.build import HELD, unit_active, write
 from fleetctl.plan.cleaning import clean_now
 from fleetctl.plan.context import Context, archive
@@ -31,7 +31,9 @@ def apply_balancer(context: Context) -> Group:
     seen, active = facts.units.get(unit), unit_active(context, where, unit)
     loaded = facts.balancer is not None and facts.balancer.config == wanted.hash
     if not stale and not changed and loaded and active and seen is not None and seen.enabled == "enabled":
-        return sequence("balancer")
+        path, text = paths.applied(fleet), desired.applied(wanted.folder, wanted.files)
+        listed = facts.files.get(str(path)) == desired.sha256(text)
+        return sequence("balancer", None if listed else write(context, "balancer", where, path, text))
     unit_changed = str(paths.unit(unit)) in changed
     # One that systemd is about to start again cannot be reloaded.
     anew = unit_changed or (seen is not None and seen.active == "activating")
@@ -73,15 +75,19 @@ def _swap(
     fleet, where = context.fleet, context.balancer
     folder, unit = wanted.folder, f"{fleet.inventory.balancer.unit}.service"
     names = next(iter(stale)) if len(stale) == 1 else f"{len(stale)} files"
-    apply = Run(Script("balancer_apply", (folder, unit, verb), fleet.name), archive(stale), HELD)
+    listed = paths.applied(fleet)
+    tar = archive({**stale, desired.APPLIED: desired.applied(folder, wanted.files)})
+    apply = Run(Script("balancer_apply", (folder, unit, verb, listed), fleet.name), tar, HELD)
     wait = Wait(
         Script("state_ask", (context.state_url,)),
         gate.config_loaded(wanted.hash),
         30,
         15,
-        on_failure=Script("balancer_restore", (folder, unit), fleet.name),
+        on_failure=Script("balancer_restore", (folder, unit, listed), fleet.name),
     )
     what = f"write {names} of {folder}, {verb} {unit}" if stale else f"{verb} {unit}"
+    if (by_hand := drift.files(fleet, context.facts[where])) is not None:
+        what += f" ({by_hand})"
     return (
         Operation("balancer", where, "balancer", what, apply),
         Operation("balancer", where, "balancer", f"wait until configuration {wanted.hash[:12]} is loaded", wait),

@@ -21,7 +21,7 @@ from fleetctl.observe.prompts import PROMPTS, Grade, body, judge
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Judgement, Operation, Run, Verdict
-from fleetctl.plan.release import proved, undone_by
+from fleetctl.plan.release import back_command, proved, proved_on, undone_by
 
 SECONDS = 600.0
 SLOWER = 3  # so many times slower than its sibling is no measurement any more, it is a fault
@@ -131,10 +131,11 @@ def operation(context: Context, step: str, which: Instance, sibling: Instance | 
 def _back(context: Context) -> str | None:
     """What to do when the canary fails, where there is a release to go back to."""
     good = proved(one for facts in context.facts.values() for one in facts.releases)
-    target, ours = undone_by(good, context.release), context.release
+    target, ours = undone_by(proved_on(good, context.machines), context.release), context.release
     if target is None or ours is None:
         return None
+    back = back_command(target.number, context.machines, context.fleet.machines)
     return (
-        f"fleetctl rollback {target.number}, back to what proved good ({target.command}); "
+        f"fleetctl {back}, back to what proved good ({target.command}); "
         f"or mend the cause, then run `fleetctl {ours.command}` again"
     )

@@ -69,13 +69,14 @@ class Context:
 
     @property
     def settled(self) -> bool:
-        """The machines know a release that asks for the same and proved good: no earlier run was cut short, and no
-        `bench ab` left its arms behind."""
+        """The machines know a release that asks for the same and proved good on them: no earlier run was cut short,
+        and no `bench ab` left its arms behind."""
         current = self.current
         return (
             current is not None
             and current.outcome == "good"
             and current.overrides == self.fleet.overrides
+            and not set(current.left_out) & set(self.machines)
             and all((self.facts[m].release or {}).get("number") == current.number for m in self.machines)
             and all(self.facts[m].experiment is None for m in self.machines)
         )
@@ -167,10 +168,12 @@ class Context:
 
         def configuration(peers: tuple[Peer, ...]) -> bytes:
             wanted = desired.balancer(self.fleet, self.facts[self.balancer], peers)
-            return archive(wanted.files) if wanted else b""
+            if wanted is None:
+                return b""
+            return archive({**wanted.files, desired.APPLIED: desired.applied(wanted.folder, wanted.files)})
 
         unit = f"{self.fleet.inventory.balancer.unit}.service"
-        return EditPeers(change, path, self.state_url, unit, configuration)
+        return EditPeers(change, path, self.state_url, unit, str(paths.applied(self.fleet)), configuration)
 
 
 def archive(files: Mapping[str, str]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath
@@ -19,6 +19,14 @@ from fleetctl.plan import differences, drift
 
 def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+APPLIED = "applied.sha256"  # the list of the balancer's files, in the tar that brings them
+
+
+def applied(folder: PurePosixPath, files: Mapping[str, str]) -> str:
+    """What `sha256sum -c` reads: the balancer's files, by path relative to their folder, as they are meant to be."""
+    return "".join(f"{sha256(text)}  {folder / name}\n" for name, text in sorted(files.items()))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fleetctl.observe.facts import Facts
 UNIT = "its unit file was changed by hand"
 GONE = "its unit file is gone"
 KEY_MODE = "600 0"
+MOST = 4  # files that are named
 
 
 def by_hand(which: Instance, facts: Facts) -> str | None:
@@ -84,6 +85,21 @@ def table(fleet: Fleet, peers: Iterable[Peer]) -> str | None:
         if peer.id not in known or peer != of_instance(fleet, known[peer.id], peer.state)
     ]
     return f"its table has {', '.join(strange)}, which the inventory has not" if strange else None
+
+
+def files(fleet: Fleet, facts: Facts) -> str | None:
+    """What became of the balancer's files since they were applied; None when nothing, or when that is not known."""
+    found, folder = [], f"{paths.balancer(fleet)}/"
+    for how, is_, are, words in (("changed", "was", "were", "changed by hand"), ("missing", "is", "are", "gone")):
+        if names := [path.removeprefix(folder) for path in not_as_applied(facts, how)]:
+            more = [f"{len(names) - MOST} more"] if len(names) > MOST else []
+            found.append(f"its {' and '.join([', '.join(names[:MOST]), *more])} {are if names[1:] else is_} {words}")
+    return ", ".join(found) or None
+
+
+def not_as_applied(facts: Facts, how: str) -> list[str]:
+    """Paths of the balancer's files that are `changed` or `missing`."""
+    return sorted(path for path, found in (facts.balancer_files or {}).items() if found == how)
 
 
 def other_balancers(fleet: Fleet, facts: Facts) -> tuple[str, ...]:

@@ -269,7 +269,7 @@ class Executor:
             return
         with self._one_writer:
             text = self._call(operation.machine, Script("read_file", (edit.path,)), 20).stdout
-            apply = Script("balancer_apply", (edit.path.parent, edit.unit, "reload"), self.fleet)
+            apply = Script("balancer_apply", (edit.path.parent, edit.unit, "reload", edit.applied), self.fleet)
             self._run(operation, Run(apply, edit.configuration(peers_file.parse(text))))
 
     def _loaded(self, operation: Operation, edit: EditPeers) -> str:

@@ -14,7 +14,7 @@ from fleetctl.plan.context import Context
 from fleetctl.plan.desired import State
 from fleetctl.plan.operation import Group, Node, Plan, sequence
 from fleetctl.plan.playbook import Playbook, RunStep, Stage
-from fleetctl.plan.release import highest
+from fleetctl.plan.release import highest, partly
 
 
 def expand(playbook: Playbook, context: Context, command: str) -> Plan:
@@ -115,6 +115,7 @@ def _notes(context: Context) -> tuple[str, ...]:
         )
     record = paths.release(context.fleet)
     notes += [f"{machine}: {words}" for machine, words in broken_records(context.facts, record)]
+    notes += _partial(context)
     notes += build.stays_drained(context, (c.desired.instance for c in context.comparisons.values()))
     notes += removal.moving(context)
     notes += adopt.notes(context)
@@ -127,6 +128,19 @@ def _notes(context: Context) -> tuple[str, ...]:
                 f"cp {folder}/NAME.service /etc/systemd/system/ && systemctl enable --now NAME"
             )
     return tuple(notes)
+
+
+def _partial(context: Context) -> list[str]:
+    """Machines that serve, and stay with what they run."""
+    serve = {removal.machine_of(peer) for peer in context.peers}
+    machines = [m for m in context.fleet.machines if m in context.machines or str(m) in serve]
+    parts = partly(context.release, machines) if context.release is not None else None
+    if context.release is None or parts is None:
+        return []
+    return [
+        f"release {context.release.number} is then on {parts[0]}, and not on {parts[1]}: only the former can go back "
+        "to it later (fleetctl rollout --resume brings it to all)"
+    ]
 
 
 def broken_records(seen: Mapping[int, Facts], path: PurePosixPath) -> list[tuple[int, str]]:

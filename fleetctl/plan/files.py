@@ -17,15 +17,26 @@ from fleetctl.plan.operation import ApiKey, Group, Operation, Run, Wait, sequenc
 
 
 def release(context: Context, machine: int) -> Group:
-    """Record what is being rolled out before anything is changed, so that every command after a kill wants the same."""
+    """Record what is being rolled out before anything is changed, so that every command after a kill wants the same.
+
+    The balancer's machine has it too: every command looks there, also one that is about other machines.
+    """
     if context.release is None:
         return sequence("release")
-    path = paths.release(context.fleet)
-    return sequence("release", write(context, "release", machine, path, context.release.text()))
+    path, text = paths.release(context.fleet), context.release.text()
+    return sequence(
+        "release", *(write(context, "release", where, path, text) for where in _everywhere(context, machine))
+    )
+
+
+def _everywhere(context: Context, machine: int) -> list[int]:
+    """The machine, and with the first one of a command the balancer's, when the command is not about that."""
+    at_balancer = machine == context.machines[0] and context.balancer not in context.machines
+    return [*([context.balancer] if at_balancer else []), machine]
 
 
 def record(context: Context, machine: int) -> Group:
-    """The release proved good on all machines: it is what can be gone back to."""
+    """The release proved good on all machines of the command: it is what these can go back to."""
     if context.release is None:
         return sequence("record")
     good = replace(context.release, outcome="good")
@@ -34,8 +45,11 @@ def record(context: Context, machine: int) -> Group:
     forget = Run(Script("remove_file", (mark,), context.fleet.name))
     return sequence(
         "record",
-        write(context, "record", machine, kept, json.dumps(good.document) + "\n"),
-        write(context, "record", machine, paths.release(context.fleet), good.text()),
+        *(
+            write(context, "record", where, path, text)
+            for where in _everywhere(context, machine)
+            for path, text in ((kept, json.dumps(good.document) + "\n"), (paths.release(context.fleet), good.text()))
+        ),
         op("record", machine, f"remove {mark}: all is as the release has it", forget)
         if context.facts[machine].experiment is not None
         else None,
@@ -47,10 +61,7 @@ def key(context: Context, machine: int) -> Group:
 
     The balancer's machine has it too, and what its balancer had before is good until no engine has it (`old_key`).
     """
-    everywhere = [machine]
-    if machine == context.machines[0] and context.balancer not in context.machines:
-        everywhere.insert(0, context.balancer)
-    return sequence("key", *(one for where in everywhere for one in _key(context, where)))
+    return sequence("key", *(one for where in _everywhere(context, machine) for one in _key(context, where)))
 
 
 def _key(context: Context, machine: int) -> Iterator[Operation]:

@@ -132,13 +132,15 @@ class Wait:
 class EditPeers:
     """Change the balancer's peers file by compare-and-swap and wait until the workers have loaded it.
 
-    `configuration`: for an nginx without Lua, the files that hold the peers, and `unit` to reload after writing them.
+    `configuration`: for an nginx without Lua, the files that hold the peers, `unit` to reload after writing them, and
+    `applied` where their hashes are noted.
     """
 
     edit: Callable[[tuple[Peer, ...]], tuple[Peer, ...]]
     path: PurePosixPath
     state_url: str
     unit: str = ""
+    applied: str = ""
     configuration: Callable[[tuple[Peer, ...]], bytes] | None = None
 
 

@@ -166,17 +166,23 @@ class Session:
 
         `back_to`: the release that a rollback goes back to.
         """
-        current = self.release
+        machines, current = set(machines), self.release
         wanted = None
         if new_release:
             whole = release.whole(self.fleet)
-            same = current is not None and (current.overrides, current.whole or whole) == (self.fleet.overrides, whole)
+            same = current is not None and current.overrides == self.fleet.overrides
+            same = same and current is not None and (current.whole is None or current.whole.alike(whole))
             known = release.highest(one for f in self.facts.values() for one in (f.release, *f.releases))
             same = same and current is not None and current.number == known
             number = known + (0 if same else 1)
             back_to = current.back_to if same and current and back_to is None else back_to
-            wanted = release.Release(number, self.fleet.overrides, now(), who(), command, "running", whole, back_to)
-        order = [m for m in self.fleet.machines if m in set(machines)]
+            # Who has proved this very release before has proved it.
+            before = self.proved.get(number)
+            left = [m for m in self.fleet.machines if m not in machines and (not before or m in before.left_out)]
+            wanted = release.Release(
+                number, self.fleet.overrides, now(), who(), command, "running", whole, back_to, tuple(left)
+            )
+        order = [m for m in self.fleet.machines if m in machines]
         return Context(
             fleet=self.fleet,
             facts=self.facts,

@@ -39,21 +39,25 @@ def document(
     ]
     up = sum(peer.state == "up" and peer.health in WELL for peer in live.peers) if live else None
     left = _experiment(facts)
+    files = drift.files(fleet, seen) if seen else None
+    reason = ", ".join(filter(None, (drift.table(fleet, peers), files))) or None
     strange = (
         left is not None
-        or drift.table(fleet, peers) is not None
+        or reason is not None
         or (live is not None and live.old_key is not None)
-        or any(machine["other_balancers"] or machine["unreadable"] or machine["key_reason"] for machine in machines)
+        or any(
+            machine["other_balancers"] or machine["unreadable"] or machine["broken_releases"] or machine["key_reason"]
+            for machine in machines
+        )
     )
-    # Good only if all that know it say so, as plan/release.py has it.
     recorded = [f.release for f in facts.values() if f.release]
     current = max(recorded, key=lambda r: (r.get("number", 0), r.get("outcome") != "good"), default=None)
-    in_force = releases.parse(current)
+    in_force = releases.newest(recorded)
     return {
         "schema": 1,
         "fleet": fleet.name,
         "verdict": verdict(machines, up or 0, bool(facts), strange=strange),
-        "release": current,
+        "release": {**releases.shown(current), "left_out": list(in_force.left_out)} if current and in_force else None,
         "inventory_ahead": releases.ahead(fleet, in_force) if in_force is not None else None,
         "experiment": left,
         "machines": machines,
@@ -65,7 +69,8 @@ def document(
             "up": up,
             "config": live.config if live else None,
             "peers": live.version if live else None,
-            "drift_reason": drift.table(fleet, peers),
+            "drift_reason": reason,
+            "files": _files(seen),
             "old_key": _with_the_old_key(live),
         },
     }
@@ -76,6 +81,13 @@ def _key(fleet: Fleet, facts: Facts | None, balancer: Facts | None) -> str | Non
     if facts is None or not any(facts.container(one.name) for one in fleet.on(facts.machine)):
         return None
     return drift.key(fleet, facts, balancer)
+
+
+def _files(facts: Facts | None) -> dict[str, list[str]] | None:
+    """The balancer's files that are not as they were applied; None where that is not known."""
+    if facts is None or facts.balancer_files is None:
+        return None
+    return {how: drift.not_as_applied(facts, how) for how in ("changed", "missing")}
 
 
 def _with_the_old_key(live: BalancerState | None) -> int | None:
@@ -96,8 +108,8 @@ def _experiment(facts: Mapping[int, Facts]) -> dict[str, Any] | None:
 def verdict(machines: list[dict[str, Any]], up: int, anybody: bool, *, strange: bool = False) -> str:
     """`critical`: users are hurt or will be; `warn`: somebody should look; `unknown`: nothing could be seen.
 
-    `up`: backends that the running balancer sends to; `strange`: its table has others than the inventory, it takes two
-    keys, another machine has a balancer too, or `bench ab` has changed instances.
+    `up`: backends that the running balancer sends to; `strange`: its table has others than the inventory, its files
+    were changed by hand, it takes two keys, another machine has a balancer too, or `bench ab` has changed instances.
     """
     if not anybody:
         return "unknown"
@@ -135,6 +147,7 @@ def _machine(
             }
             for name, job in (facts.progress if facts else {}).items()
         },
+        "broken_releases": dict(facts.broken_releases) if facts else {},
         "unreadable": [str(paths.release(fleet))] if facts and "release" in facts.failed else [],
         "other_balancers": list(drift.other_balancers(fleet, facts)) if facts else [],
         "instances": [_instance(fleet, one, facts, peers, health.get(one.id)) for one in fleet.on(machine)],
@@ -219,25 +232,50 @@ def problems(document: Mapping[str, Any]) -> list[str]:
             found += _instance_problem(one, again, half_done=half_done)
         for path in machine["unreadable"]:
             found.append(f"{machine['id']}: {path} is no record of a release any more: {again} writes it anew")
+        broken = machine["broken_releases"].items()
+        found += [f"{machine['id']}: {releases.left_behind(path, why)}" for path, why in broken]
         if machine["key_reason"] is not None:
             found.append(f"{machine['id']}: {machine['key_reason']}: {again} puts it right")
         for name in machine["other_balancers"]:
             found.append(f"{machine['id']}: {name}.service is one balancer too many: {again} removes it")
         found += [_job_problem(machine["id"], name, job) for name, job in machine["jobs"].items()]
-    if document["balancer"]["backends"] is None:
-        found.append(f"balancer on {document['balancer']['machine']} does not answer: fleetctl logs balancer --error")
-    if document["balancer"]["drift_reason"] is not None:
-        found.append(f"balancer: {document['balancer']['drift_reason']}: {again} puts it right")
-    if (old := document["balancer"]["old_key"]) is not None:
-        found.append(f"two API keys are good, {old} instances have the old one: fleetctl key rotate finishes it")
+    found += _balancer_problems(document["balancer"], again)
     if release and release.get("back_to") is not None and document["inventory_ahead"]:
         found.append(
             f"release {release.get('number')} went back to {release['back_to']}: the inventory is ahead "
             "(fleetctl rollout --forward)"
         )
+    found += _partial(document)
     if half_done:
         same = f"fleetctl {release.get('command')}"
         found.append(f"release {release.get('number')} is half rolled out: {same} finishes it")
+    return found
+
+
+def _partial(document: Mapping[str, Any]) -> list[str]:
+    """The release in force was rolled out to some of the machines only; those without a single unit are to join yet."""
+    release, machines = document["release"] or {}, document["machines"]
+    there = [one["id"] for one in machines if any(i["state"] != "absent" for i in one["instances"])]
+    out = [machine for machine in there if machine in release.get("left_out", ())]
+    if not out or release["outcome"] != "good":
+        return []
+    own = ",".join(str(machine) for machine in there if machine not in out) or "none of these"
+    back = "" if release.get("back_to") is not None else "; fleetctl rollback goes back"
+    return [
+        f"release {release['number']} is on {own}, and not on {','.join(map(str, out))}: fleetctl rollout --resume "
+        f"brings it to all{back}"
+    ]
+
+
+def _balancer_problems(balancer: Mapping[str, Any], again: str) -> list[str]:
+    found = []
+    if balancer["backends"] is None:
+        found.append(f"balancer on {balancer['machine']} does not answer: fleetctl logs balancer --error")
+    if balancer["drift_reason"] is not None:
+        shows = "fleetctl balancer diff shows how, " if any((balancer["files"] or {}).values()) else ""
+        found.append(f"balancer: {balancer['drift_reason']}: {shows}{again} puts it right")
+    if (old := balancer["old_key"]) is not None:
+        found.append(f"two API keys are good, {old} instances have the old one: fleetctl key rotate finishes it")
     return found
 
 

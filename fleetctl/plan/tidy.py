@@ -14,7 +14,7 @@ from fleetctl.commands.script import Script
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Group, Operation, Run, sequence
-from fleetctl.plan.release import last_good, proved
+from fleetctl.plan.release import last_good, proved, proved_on
 
 LONG = 600.0  # seconds: 30 GB in many files
 
@@ -30,7 +30,7 @@ def tidy(context: Context, machine: int) -> Group:
             Run(Script("tidy_image", (record, id), fleet.name), timeout=LONG),
         )
         for id in _older(_last_of(facts.brought), facts.image.id if facts.image else None, context.new_image(machine))
-        if id != _to_go_back_to(context, machine)
+        if id not in _to_go_back_to(context, machine)
     ]
     # A folder that stood there before fleetctl came is somebody's: it stays.
     known = tuple(v for v in (facts.model.versions if facts.model else ()) if not v.startswith("found."))
@@ -56,14 +56,15 @@ def ended_jobs(context: Context, step: str, machine: int) -> Iterator[Operation]
             yield op(step, machine, f"clear {unit}, which ended while nobody watched", Run(script))
 
 
-def _to_go_back_to(context: Context, machine: int) -> str | None:
-    """The id of the image that a rollback needs once this plan is done: the newest brought under its name."""
+def _to_go_back_to(context: Context, machine: int) -> set[str]:
+    """The ids of the images that a rollback of the fleet, or of the machine alone, needs once this plan is done: the
+    newest brought under their names."""
     now = context.release or context.current
     good = proved(one for facts in context.facts.values() for one in facts.releases)
-    back = last_good(good, replace(now, outcome="good") if now else None)
-    if back is None or back.whole is None:
-        return None
-    return {name: id for id, name in context.facts[machine].brought_as}.get(back.whole.image or "")
+    left = replace(now, outcome="good") if now else None
+    back = [last_good(proved_on(good, which), left) for which in (context.fleet.machines, (machine,))]
+    names = {one.whole.image for one in back if one is not None and one.whole is not None}
+    return {id for name, id in {name: id for id, name in context.facts[machine].brought_as}.items() if name in names}
 
 
 def _last_of(ids: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ systemctl list-units --all --no-legend --plain "fleetctl-$fleet-*" | awk '{ prin
 find /run/fleetctl -mindepth 1 ! -name '*.progress' ! -path '/run/fleetctl/watchdog*' | sort | sed 's/^/run /'
 for folder in /etc/fleetctl /var/lib/fleetctl /var/cache/fleetctl /etc/logrotate.d /etc/systemd/system; do
 	find "$folder" -type f -o -type l 2>/dev/null
-done | grep -v -e /audit.log -e /releases/ -e /saved/ -e /balancer.previous/ -e /release.json -e /balancer-since -e /logs/ | sort | while IFS= read -r file; do
+done | grep -v -e /audit.log -e /releases/ -e /saved/ -e /balancer.previous/ -e /balancer.sha256.previous -e /release.json -e /balancer-since -e /logs/ | sort | while IFS= read -r file; do
 	if [ -L "$file" ]; then
 		printf 'link %s %s\n' "$file" "$(readlink "$file")"
 	else

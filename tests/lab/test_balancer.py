@@ -184,6 +184,25 @@ def test_a_configuration_broken_by_hand_is_shown_and_put_right(fleet: Lab) -> No
     assert "nothing to do" in fleet.run("balancer", "apply", "--yes").out
 
 
+def test_lua_broken_by_hand_is_said_by_status_never_restarted_into_and_put_right(fleet: Lab) -> None:
+    """nginx -t is content with it; a restart would end what serves for something that does not start."""
+    folder = f"/etc/fleetctl/{fleet.fleet}/balancer"
+    assert fleet.status()["balancer"]["files"] == {"changed": [], "missing": []}
+    fleet.on(69, f"echo 'this is not lua' >>{folder}/lua/keys.lua; rm {folder}/lua/json.lua")
+    seen = fleet.status()
+    assert seen["verdict"] == "warn"
+    assert seen["balancer"]["files"] == {"changed": [f"{folder}/lua/keys.lua"], "missing": [f"{folder}/lua/json.lua"]}
+    assert "its lua/keys.lua was changed by hand, its lua/json.lua is gone" in "\n".join(seen["problems"])
+    refused = fleet.run("restart", "balancer", "--yes", code=1)
+    assert f"{folder}/lua/keys.lua is not as it was applied" in refused.err
+    assert complete(fleet, "abc")[0] == 200
+    assert "its lua/keys.lua was changed by hand" in fleet.run("plan", "rollout").out
+    fleet.run("rollout", "--yes")
+    assert fleet.status()["balancer"]["files"] == {"changed": [], "missing": []}
+    fleet.run("restart", "balancer", "--yes")
+    assert complete(fleet, "abc")[0] == 200
+
+
 def test_a_bad_configuration_never_replaces_a_good_one(fleet: Lab) -> None:
     override = fleet.inventory.parent / "units" / "lua"
     if override.parent.is_symlink():

@@ -86,6 +86,28 @@ def test_a_plan_that_reality_has_overtaken_is_refused(served: Lab) -> None:
     assert tokens(served) == {3}
 
 
+def test_what_proved_good_on_one_machine_is_no_target_for_the_rest(served: Lab) -> None:
+    served.run("rollout", "--forward", "--mtp", "2", "--machines", "67", "--yes")
+    number = served.status()["release"]["number"]
+    assert f"release {number} is on 67, and not on 69" in served.run("status", code=None).out
+    served.run("rollout", "--mtp", "1", "--yes")
+    assert f"release {number} is passed over" in served.run("rollback", "--yes").err
+    assert tokens(served) == {3}
+    assert f"rollback {number} --machines 67" in served.run("rollback", str(number), "--yes", code=2).err
+    assert f"release {number} proved good on 67, and not on 69" in served.run("history").out
+
+
+def test_a_broken_record_of_a_release_is_named_and_left_out(served: Lab) -> None:
+    served.on(
+        67, "cp -a /var/lib/fleetctl/release/releases /root/kept; : >/var/lib/fleetctl/release/releases/00001.json"
+    )
+    said = "67: /var/lib/fleetctl/release/releases/00001.json: it is empty: left out"
+    assert said in served.run("status", code=None).out
+    assert said in served.run("history").out
+    served.on(67, "cp -a /root/kept/00001.json /var/lib/fleetctl/release/releases/; rm -r /root/kept")
+    assert said not in served.run("history").out
+
+
 def test_a_machine_that_joins_gets_the_release_in_force(served: Lab) -> None:
     served.run("rollout", "--forward", "--mtp", "5", "--machines", "69", "--yes")
     served.on(

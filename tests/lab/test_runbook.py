@@ -32,6 +32,7 @@ HERE = [
     ("rollout --resume", "rollout --resume --yes", 0),
     ("rollout", "rollout --forward --yes", 0),
     ("balancer reload", "balancer reload --yes", 0),
+    ("balancer diff", "balancer diff", 0),
     ("verify", "verify", 0),
     ("history", "history", 0),
     ("lock status", "lock status", 0),

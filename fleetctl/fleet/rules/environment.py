@@ -112,7 +112,7 @@ def secret_in_environment(fleet: Fleet) -> Iterator[Complaint]:
     """`docker inspect` shows the environment of every container."""
     from fleetctl.fleet.schema import looks_secret
 
-    for name, value in fleet.inventory.instances.env.items():
+    for name, value in fleet.env.items():
         if looks_secret(value) or re.search(r"(^|_)(API_KEY|TOKEN|SECRET|PASSWORD)$", name):
             yield Complaint(f"instances.env.{name}", "looks like a secret, which docker inspect shows", "leave it out")
 

@@ -55,5 +55,5 @@ def rule(id: str, row: str, severity: Severity) -> Callable[[Check], Check]:
 
 
 def variable(fleet: Fleet, name: str) -> str | None:
-    """A variable of the containers, None where the inventory does not set it."""
-    return fleet.inventory.instances.env.get(name)
+    """A variable of the containers, None where nothing sets it."""
+    return fleet.env.get(name)

@@ -276,7 +276,7 @@ def index_total_size(fleet: Fleet, weights: Weights) -> Iterator[Complaint]:
 def mtp_tensors_missing(fleet: Fleet, weights: Weights) -> Iterator[Complaint]:
     """A model that was tuned or quantised without its MTP head drafts at random, though config.json has the layer."""
     speculative = fleet.inventory.speculative
-    if speculative is None or not fleet.tokens or "mtp" not in speculative.method.lower():
+    if speculative is None or not fleet.tokens or "mtp" not in fleet.settings["method"].lower():
         return
     gone = weights.listed - weights.by_path.keys()
     if not weights.shards or gone or any(shard.tensors is None for shard in weights.shards):
@@ -285,7 +285,7 @@ def mtp_tensors_missing(fleet: Fleet, weights: Weights) -> Iterator[Complaint]:
     if any(path in _loaded(weights) for path in drafting):
         return
     fix = f"download a model with its MTP head to {fleet.inventory.source}, or tokens: 0"
-    message = f"{fleet.tokens} with method {speculative.method}, and no tensor of the model is an mtp one"
+    message = f"{fleet.tokens} with method {fleet.settings['method']}, and no tensor of the model is an mtp one"
     if drafting:
         message = f"the mtp tensors are in {some(drafting)}, which {LOADED_BY} does not name: vLLM does not load them"
         fix = "download the index again, or tokens: 0"

@@ -137,6 +137,35 @@ def test_a_rollback_names_its_release_and_may_leave_a_dead_machine_out(flow: Flo
     assert flow.done[1][:2] == ("rollback 2 --machines 69,68,66", (69, 68, 66))
 
 
+def test_a_rollback_of_all_passes_over_what_proved_good_on_some(flow: Flow, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rollout --machines 67` was good there: nobody knows what it does to the rest."""
+    flow.proved[2] = replace(flow.proved[2], left_out=(69, 68, 66), command="rollout --mtp 4 --machines 67")
+    flow.ends = [0, 0, 0]
+    deploy.rollback(Options(yes=True), None)
+    assert flow.done[0][:2] == ("rollback 1", (69, 68, 67, 66))
+    assert "release 2 is passed over: it did not prove good on 69,68,66" in capsys.readouterr().err
+    deploy.rollback(Options(yes=True), None, ["67"])
+    assert flow.done[1][:2] == ("rollback 2 --machines 67", (67,))
+    with pytest.raises(UsageError) as error:
+        deploy.rollback(Options(yes=True), 2)
+    assert error.value.cause == "release 2 (rollout --mtp 4 --machines 67) proved good on 67, and not on 69,68,66"
+    assert error.value.next_command == "fleetctl rollback 2 --machines 67"
+    del flow.proved[1]
+    with pytest.raises(UsageError, match="and not on 69,68,66"):
+        deploy.rollback(Options(yes=True), None)
+    with pytest.raises(UsageError, match="and not on 69,68,66"):
+        deploy.rollback(Options(yes=True), None, ["68"])
+
+
+def test_what_had_proved_the_release_before_is_not_rolled_back_by_the_run_that_brought_it_to_the_rest(
+    flow: Flow,
+) -> None:
+    flow.proved[3] = proved(3, 5, left_out=(69, 68, 66))
+    flow.ends = [1, 0]
+    assert rollout(resume=True, on_failure="rollback") == 5
+    assert flow.done[1][:2] == ("rollback 2 --machines 69,68,66", (69, 68, 66))
+
+
 def test_a_rollback_typed_twice_does_not_lead_forward_again(flow: Flow) -> None:
     flow.release = proved(3, 3, back_to=1)
     with pytest.raises(UsageError, match="a way back already, to release 1") as error:

@@ -121,3 +121,14 @@ def test_marks_are_told_apart_by_who_left_them_and_drop_ins_are_seen() -> None:
     assert (list(found.stopped), list(found.parked), list(found.doubtful)) == (["a"], ["b"], ["c"])
     assert found.parked["b"].reason == "it hung"
     assert found.units["a"].dropins == ("/etc/x.conf", "/etc/y.conf")
+
+
+def test_files_of_the_balancer_that_are_not_as_they_were_applied() -> None:
+    """As GNU sha256sum -c --quiet says it (9.1)."""
+    said = "/e/nginx.conf: FAILED\n/e/lua/a b.lua: FAILED open or read\n"
+    assert observe.parse(69, f"@@fleetctl balancer-files\n{said}\n").balancer_files == {
+        "/e/nginx.conf": "changed",
+        "/e/lua/a b.lua": "missing",
+    }
+    assert observe.parse(69, "@@fleetctl balancer-files\n\n@@fleetctl units\n").balancer_files == {}
+    assert observe.parse(69, "@@fleetctl units\n").balancer_files is None

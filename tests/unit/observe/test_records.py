@@ -20,8 +20,9 @@ GOOD: dict[str, Any] = {
 }
 WRONG: dict[str, list[Any]] = {
     "number": ["x", None, True, -1, 1.5],
-    "overrides": [5, [], "x", {"tokens": "2"}, {"image": 5}, {"engine": [1]}],
-    "whole": [5, [], {"tokens": 1.5}, {"image": []}, {"engine": "x"}],
+    "overrides": [5, [], "x", {"tokens": "2"}, {"image": 5}, {"engine": [1]}, {"env": []}, {"settings": {"a": None}}],
+    "whole": [5, [], {"tokens": 1.5}, {"image": []}, {"engine": "x"}, {"env": {"A": 1}}, {"settings": "x"}],
+    "left_out": [None, 67, "67", ["67"], [True]],
     "back_to": ["1", [], True],
     **{word: [5, None] for word in ("when", "who", "command", "outcome")},
 }
@@ -35,10 +36,20 @@ BROKEN: list[Any] = [
 def test_what_has_another_form_than_a_release_is_none_and_is_told(document: Any) -> None:
     text = document if document == "half a fi" else json.dumps(document)
     assert release.parse(document) is None
-    facts = observe.parse(69, f"@@fleetctl release\n{text}\n@@fleetctl releases\n{text}\n{json.dumps(GOOD)}\n")
+    kept = f"==> /s/00001.json <==\n{text}\n==> /s/00002.json <==\n{json.dumps(GOOD)}\n\n==> /dev/null <==\n"
+    facts = observe.parse(69, f"@@fleetctl release\n{text}\n@@fleetctl releases\n{kept}\n")
     assert facts.release is None
     assert "release" in facts.failed
-    assert facts.releases == (GOOD,)
+    assert facts.releases == (GOOD,), "half a file does not take the next one with it"
+    assert list(facts.broken_releases) == ["/s/00001.json"]
+
+
+def test_why_a_file_is_no_release_is_said() -> None:
+    assert records.wrong(json.dumps(GOOD)) is None
+    assert records.wrong(json.dumps(GOOD)[:40]) == "it is no JSON, or half of it"
+    assert records.wrong("\n") == "it is empty"
+    assert records.wrong("{}") == "it has another form than a release"
+    assert observe.releases("\n==> /dev/null <==\n") == ((), {})
 
 
 def test_a_release_is_read_and_a_machine_without_one_has_not_lost_it() -> None:

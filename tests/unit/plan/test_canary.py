@@ -253,7 +253,13 @@ def test_a_canary_that_fails_says_how_things_are_and_how_to_go_back(fleet: Fleet
     ctx.facts[66] = replace(ctx.facts[66], releases=(old.document,))  # type: ignore[index]
     action = canary.operation(ctx, "canary", fleet.on(67)[0], None).action
     assert isinstance(action, Run)
+    only = "" if ctx.machines == tuple(fleet.machines) else f" --machines {','.join(map(str, ctx.machines))}"
     assert action.next_command == (
-        "fleetctl rollback 2, back to what proved good (rollout); "
+        f"fleetctl rollback 2{only}, back to what proved good (rollout); "
         "or mend the cause, then run `fleetctl rollout --mtp 5` again"
     )
+    elsewhere = replace(old, left_out=(67,))
+    ctx.facts[66] = replace(ctx.facts[66], releases=(elsewhere.document,))  # type: ignore[index]
+    action = canary.operation(ctx, "canary", fleet.on(67)[0], None).action
+    assert isinstance(action, Run)
+    assert action.next_command is None, "67 never ran that"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from dataclasses import replace
 
 import pytest
@@ -166,6 +168,76 @@ def test_a_peer_that_the_inventory_has_not_is_drift_of_the_balancer(fleet: Fleet
     assert any(p.startswith("balancer: its table has") and p.endswith("puts it right") for p in status.problems(found))
     again = plan("rollout", context(fleet, whole(fleet), tuple(fleet.machines), peers=table))
     assert any(op.step == "join" for op in again.operations)
+
+
+def with_balancer_files(fleet: Fleet, found: dict[str, str] | None) -> dict[int, Facts]:
+    """What the balancer's machine says of the files that were applied there, by their names."""
+    facts, folder = whole(fleet), paths.balancer(fleet)
+    said = None if found is None else {str(folder / name): how for name, how in found.items()}
+    hashes = {**facts[69].files}
+    for path, how in (said or {}).items():
+        hashes[path] = "0" * 64
+        if how == "missing":
+            del hashes[path]
+    return {**facts, 69: replace(facts[69], balancer_files=said, files=hashes)}
+
+
+def test_a_file_of_the_balancer_that_was_changed_by_hand_is_said_and_put_right(fleet: Fleet) -> None:
+    facts = with_balancer_files(fleet, {"nginx.conf": "changed", "lua/keys.lua": "changed", "lua/json.lua": "missing"})
+    table = peers.of(fleet, {}, fleet.machines)
+    found = status.document(fleet, facts, {}, table)
+    folder = paths.balancer(fleet)
+    assert found["verdict"] == "warn"
+    assert found["balancer"]["files"] == {
+        "changed": [f"{folder}/lua/keys.lua", f"{folder}/nginx.conf"],
+        "missing": [f"{folder}/lua/json.lua"],
+    }
+    words = "its lua/keys.lua, nginx.conf were changed by hand, its lua/json.lua is gone"
+    assert found["balancer"]["drift_reason"] == words
+    assert status.problems(found) == [
+        f"balancer: {words}: fleetctl balancer diff shows how, fleetctl rollout puts it right"
+    ]
+    own = [op.summary for op in rollout(fleet, facts).operations if op.step == "balancer"]
+    assert f"write 3 files of {folder}, reload openresty-qwen.service ({words})" in own
+
+
+def test_many_files_of_the_balancer_are_counted(fleet: Fleet) -> None:
+    facts = with_balancer_files(fleet, {f"lua/{number}.lua": "missing" for number in range(9)})
+    assert drift.files(fleet, facts[69]) == "its lua/0.lua, lua/1.lua, lua/2.lua, lua/3.lua and 5 more are gone"
+
+
+@pytest.mark.parametrize(("found", "shown"), [(None, None), ({}, {"changed": [], "missing": []})])
+def test_files_of_the_balancer_that_are_as_applied_or_not_known_are_no_problem(
+    fleet: Fleet, found: dict[str, str] | None, shown: dict[str, list[str]] | None
+) -> None:
+    """An older fleetctl has left no list of them."""
+    facts = with_balancer_files(fleet, found)
+    seen = status.document(fleet, facts, {}, peers.of(fleet, {}, fleet.machines))
+    assert seen["balancer"]["files"] == shown
+    assert (seen["balancer"]["drift_reason"], seen["verdict"], status.problems(seen)) == (None, "ok", [])
+
+
+@pytest.mark.parametrize("listed", [None, "0" * 64])
+def test_a_rollout_notes_what_the_files_of_the_balancer_are_where_that_is_not_known(
+    fleet: Fleet, listed: str | None
+) -> None:
+    """Nothing is reloaded for it."""
+    facts, path = whole(fleet), str(paths.applied(fleet))
+    files = {name: hash_ for name, hash_ in facts[69].files.items() if name != path}
+    facts[69] = replace(facts[69], files=files | ({path: listed} if listed else {}))
+    own = [op.summary for op in rollout(fleet, facts).operations if op.step == "balancer"]
+    assert own == [f"write {path}"]
+
+
+def test_without_lua_every_edit_of_the_table_notes_the_file_that_it_writes(fleet: Fleet) -> None:
+    plain = fleet.inventory.balancer.model_copy(update={"mode": "plain"})
+    other = replace(fleet, inventory=fleet.inventory.model_copy(update={"balancer": plain}))
+    edit = context(other, whole(fleet), (69,)).edit(lambda table: table)
+    assert edit.configuration is not None
+    assert edit.applied == str(paths.applied(fleet))
+    with tarfile.open(fileobj=io.BytesIO(edit.configuration(peers.of(fleet, {}, fleet.machines)))) as tar:
+        text = {name: (tar.extractfile(name) or io.BytesIO()).read().decode() for name in tar.getnames()}
+    assert text["applied.sha256"] == f"{sha256(text['nginx.conf'])}  {paths.balancer(fleet)}/nginx.conf\n"
 
 
 def parked(fleet: Fleet) -> dict[int, Facts]:

@@ -16,7 +16,7 @@ from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.fleet.schema import MachineOverride
 from fleetctl.observe.facts import BalancerState, Container, Facts, Health, Listener, PeerState, Stopped, Unit
 from fleetctl.observe.npu_smi import NpuProcess
-from fleetctl.plan import actions, drift, expand, playbook
+from fleetctl.plan import actions, desired, drift, expand, playbook
 from fleetctl.plan.context import Context
 from fleetctl.plan.desired import sha256
 from fleetctl.plan.operation import Group, Plan
@@ -54,6 +54,7 @@ def whole(fleet: Fleet) -> dict[int, Facts]:
     hashes[str(paths.unit(fleet.inventory.balancer.unit))] = sha256(unit)
     hashes[str(paths.logrotate(fleet))] = sha256(config.logrotate(fleet))
     hashes |= {path: sha256(text) for path, text in units.alone(fleet).items()}
+    hashes[str(paths.applied(fleet))] = sha256(desired.applied(folder, files))
     live = tuple(PeerState(p.id, p.address, "up", 0) for p in table)
     state = BalancerState(peers.version(peers.render(table)), config.config_hash(files), live)
     active = Unit("active", "running", "enabled", "success", 0, "")
@@ -222,6 +223,39 @@ def test_a_plan_is_another_one_when_the_inventory_was_edited_between_showing_and
     assert found(7) == found(7, "2026-08-29T13:30:00Z", "you", "2026-08-29T133000Z"), (
         "who does it when is no difference"
     )
+
+
+def test_a_release_of_some_machines_is_known_at_the_balancer_and_the_plan_says_where_it_is(fleet: Fleet) -> None:
+    """Every command looks there: two of them for different machines must not give one number to two releases."""
+    table = peers.of(fleet, {}, fleet.machines)
+    five = fleet.with_overrides(Overrides(tokens=5))
+    new = Release(2, five.overrides, "", "", "rollout --mtp 5 --machines 67", "running", left_out=(69, 68, 66))
+    found = plan("rollout", context(five, whole(fleet), (67,), peers=table, release=new))
+    recorded = [
+        (op.machine, op.summary.rpartition("/")[2]) for op in found.operations if op.step in ("release", "record")
+    ]
+    assert [where for where in recorded if where[0] == 69] == [
+        (69, "release.json"),
+        (69, "00002.json"),
+        (69, "release.json"),
+    ]
+    assert {machine for machine, _ in recorded} == {69, 67}
+    said = "release 2 is then on 67, and not on 69,68,66: only the former can go back to it later"
+    assert any(note.startswith(said) for note in found.notes)
+
+
+def test_a_release_that_is_on_some_machines_is_brought_to_the_rest_also_where_nothing_else_is_due(fleet: Fleet) -> None:
+    some = Release(2, Overrides(), "", "", "rollout --machines 67", "good", left_out=(69, 68, 66))
+    facts = {m: replace(f, release=some.document) for m, f in whole(fleet).items()}
+    given = {"peers": peers.of(fleet, {}, fleet.machines), "current": some}
+    assert not plan(
+        "rollout", context(fleet, facts, (67,), release=replace(some, outcome="running"), **given)
+    ).operations
+    new = replace(some, outcome="running", left_out=())
+    steps = {
+        op.step for op in plan("rollout", context(fleet, facts, tuple(fleet.machines), release=new, **given)).operations
+    }
+    assert {"release", "record"} <= steps
 
 
 def problems(fleet: Fleet, machine: int, **changed: object) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetctl.commands import units
+from fleetctl.commands import paths, units
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.observe.facts import Facts
 from fleetctl.observe.observe import own_balancers
@@ -52,6 +52,9 @@ def test_the_next_rollout_removes_the_old_balancer_files_first(fleet: Fleet) -> 
         "remove the balancer's files",
         "stop, disable and remove openresty-qwen.service: the balancer is on 68",
     ]
+    (files,) = (op.detail.split() for op in found.operations if op.summary == "remove the balancer's files")
+    listed = str(paths.applied(fleet))
+    assert {str(paths.balancer(fleet)), listed, f"{listed}.previous"} <= set(files)
 
 
 def test_what_serves_is_not_changed_by_a_balancer_that_does_not_see_it(fleet: Fleet) -> None:

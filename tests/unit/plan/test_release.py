@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from fleetctl.commands import docker
 from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.plan import release
 from fleetctl.plan.release import Release, Whole
@@ -98,6 +99,88 @@ def test_going_back_to_a_time_without_speculation_leaves_it_out(fleet: Fleet) ->
     assert not fleet.with_overrides(back).tokens
     plain = Fleet(fleet.inventory.model_copy(update={"speculative": None}), fleet.path)
     assert not release.going_back(plain, release.whole(plain))
+
+
+def with_env(fleet: Fleet, **env: str) -> Fleet:
+    """The inventory with other instances: `env` alone is their environment."""
+    instances = fleet.inventory.instances.model_copy(update={"env": env})
+    return Fleet(fleet.inventory.model_copy(update={"instances": instances}), fleet.path, fleet.overrides)
+
+
+def arguments(fleet: Fleet) -> list[str]:
+    return docker.run_arguments(fleet, fleet.on(67)[0], docker.Topology())
+
+
+def test_going_back_brings_the_environment_back_that_ran_then(fleet: Fleet) -> None:
+    then, now = with_env(fleet, A="1", B="2"), with_env(fleet, A="3", C="4")
+    document = json.loads(replace(FIVE, whole=release.whole(then)).text())
+    old = release.parse(document)
+    assert old is not None
+    assert old.whole is not None
+    back = now.with_overrides(release.going_back(now, old.whole))
+    assert arguments(back) == arguments(then)
+    assert release.words(back.overrides) == "env.A as it was, env.B as it was, env.C left out", "only names"
+    again = release.parse(json.loads(replace(old, overrides=back.overrides).text()))
+    assert again is not None
+    assert again.overrides == back.overrides
+    assert not release.needed(then, back.overrides), "and the inventory that went back too needs nothing"
+
+
+def test_going_back_brings_all_back_that_decides_how_an_engine_runs(fleet: Fleet) -> None:
+    own, speculative = fleet.inventory.instances, fleet.inventory.speculative
+    assert speculative is not None
+    edited = fleet.inventory.model_copy(
+        update={
+            "instances": own.model_copy(update={"shm_size": "1g", "cpuset": "off", "log_max_size": "1m"}),
+            "speculative": speculative.model_copy(update={"method": "eagle3"}),
+        }
+    )
+    now = Fleet(edited, fleet.path)
+    assert arguments(now) != arguments(fleet)
+    back = now.with_overrides(release.going_back(now, release.whole(fleet)))
+    assert arguments(back) == arguments(fleet)
+    assert "shm_size 16g" in release.words(back.overrides)
+
+
+def test_a_release_of_an_older_fleetctl_leaves_the_environment_to_the_inventory(fleet: Fleet) -> None:
+    document = replace(FIVE, overrides=Overrides(), whole=release.whole(with_env(fleet, A="1"))).document
+    for part in ("overrides", "whole"):
+        document[part] = {key: document[part][key] for key in ("tokens", "image", "engine")}
+    del document["left_out"]
+    old = release.parse(document)
+    assert old is not None
+    assert old.whole is not None
+    now = with_env(fleet, A="2")
+    assert not release.going_back(now, old.whole)
+    # It asks for nothing else: it is not what a bare rollback goes back to.
+    assert release.last_good({2: old}, replace(old, number=3, whole=release.whole(now))) is None
+    assert not release.ahead(now, old)
+
+
+def test_what_may_be_a_secret_enters_no_release_and_stays_as_the_inventory_says(fleet: Fleet) -> None:
+    secrets = {"DB_PASSWORD": "hunter2", "MY_KEY": "k1", "HTTPS_PROXY": "http://me:pw1@proxy:1", "X": "sk-abcdef12345"}
+    then, now = with_env(fleet, A="1", **secrets), with_env(fleet, A="2", **dict.fromkeys(secrets, "new"))
+    text = replace(FIVE, whole=release.whole(then)).text()
+    assert '"A": "1"' in text
+    assert not any(value in text for value in secrets.values())
+    back = now.with_overrides(release.going_back(now, release.whole(then)))
+    assert back.env["A"] == "1"
+    assert {name: back.env[name] for name in secrets} == dict.fromkeys(secrets, "new")
+    before = with_env(fleet, A="1")
+    assert now.with_overrides(release.going_back(now, release.whole(before))).env == {"A": "1"}, "not there then"
+
+
+def test_a_release_is_a_target_for_all_but_those_that_were_left_out(fleet: Fleet) -> None:
+    some = proven(2, 5, left_out=(69, 68, 66))
+    good = release.proved([proven(1, 4).document, some.document])
+    assert list(release.proved_on(good, fleet.machines)) == [1]
+    assert list(release.proved_on(good, [67])) == [1, 2]
+    assert list(release.proved_on(good, [67, 65])) == [1, 2], "one that joined later was not left out"
+    assert release.partly(good[2], fleet.machines) == ("67", "69,68,66")
+    assert release.partly(good[1], fleet.machines) is None
+    # 68 followed: each record knows of those before it.
+    good = release.proved([some.document, replace(some, left_out=(69, 66)).document])
+    assert good[2].left_out == (69, 66)
 
 
 def test_the_inventory_is_ahead_only_where_it_asks_for_something_else(fleet: Fleet) -> None:

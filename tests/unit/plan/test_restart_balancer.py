@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ class Machine:
         return self
 
     def run(self, script: str, *, timeout: float, stdin: bytes = b"") -> Result:
-        text = script.replace("/run/fleetctl", str(self.folder))
+        text = script.replace("/run/fleetctl", str(self.folder)).replace("/var/lib/fleetctl", str(self.folder))
         environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"}
         done = subprocess.run(["sh", "-c", text], input=stdin, capture_output=True, check=False, env=environment)
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode(), 0)
@@ -65,14 +66,31 @@ class Machine:
     def active(self) -> bool:
         return (self.folder / "active").exists()
 
+    @property
+    def asked(self) -> list[str]:
+        return (self.folder / "asked").read_text().split()
+
+    def applied(self, fleet: Fleet) -> Path:
+        """Its files were applied; the path of a Lua file."""
+        (self.folder / "keys.lua").write_text("good\n")
+        files = [self.folder / "keys.lua", self.folder / "nginx.conf"]
+        listed = subprocess.run(["sha256sum", *files], capture_output=True, check=True).stdout
+        (self.folder / fleet.name).mkdir()
+        (self.folder / fleet.name / "balancer.sha256").write_bytes(listed)
+        return files[0]
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def done(fleet: Fleet, machine: Machine, verb: str) -> FleetctlError | None:
-    plan = actions.balancer(context(fleet, whole(fleet), (69,)), verb, f"{verb} balancer")
+def done(fleet: Fleet, machine: Machine, verb: str, *, active: bool = True) -> FleetctlError | None:
+    facts, unit = whole(fleet), fleet.inventory.balancer.unit
+    if not active:
+        known = {**facts[69].units, unit: replace(facts[69].units[unit], active="inactive")}
+        facts[69] = replace(facts[69], units=known)
+    plan = actions.balancer(context(fleet, facts, (69,)), verb, f"{verb} balancer")
     executor = Executor("f", machine, lambda: None, lambda target, words: None)  # type: ignore[arg-type, return-value]
     return next((result.error for result in executor.execute(plan) if result.error), None)
 
@@ -105,3 +123,35 @@ def test_a_good_one_starts(fleet: Fleet, machine: Machine, verb: str) -> None:
     assert done(fleet, machine, verb) is None
     assert machine.active
     assert verb in (machine.folder / "asked").read_text().split()
+
+
+@pytest.mark.parametrize("text", ["this is not lua\n", None])
+@pytest.mark.parametrize(("verb", "active"), [("restart", True), ("restart", False), ("start", False)])
+def test_a_lua_file_that_is_not_as_it_was_applied_is_not_started(
+    fleet: Fleet, machine: Machine, verb: str, active: bool, text: str | None
+) -> None:
+    """`nginx -t` compiles no Lua: a restart would end what serves for something that does not start."""
+    lua = machine.applied(fleet)
+    lua.unlink() if text is None else lua.write_text(text)
+    if not active:
+        (machine.folder / "active").unlink()
+    error = done(fleet, machine, verb, active=active)
+    assert machine.active == active
+    assert verb not in machine.asked
+    assert error is not None
+    assert f"{lua} is not as it was applied" in error.cause
+    assert error.state == ("the balancer runs on" if active else "nothing was changed")
+    assert error.next_command is not None
+    assert error.next_command.startswith("fleetctl rollout --resume")
+
+
+def test_a_good_configuration_that_was_changed_by_hand_is_for_nginx_to_judge(fleet: Fleet, machine: Machine) -> None:
+    machine.applied(fleet)
+    (machine.folder / "nginx.conf").write_text("good too\n")
+    assert done(fleet, machine, "restart") is None
+    assert "restart" in machine.asked
+
+
+def test_start_leaves_one_that_serves_alone_whatever_its_files_are(fleet: Fleet, machine: Machine) -> None:
+    machine.applied(fleet).write_text("this is not lua\n")
+    assert done(fleet, machine, "start") is None

@@ -135,6 +135,28 @@ def test_a_new_release_is_numbered_above_all_that_were_recorded(
     assert not any("any more" in note for note in expand._notes(same))
 
 
+def test_a_release_knows_which_machines_have_not_proved_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "key", Secret("k"))
+
+    def left_out(machines: Iterable[int]) -> tuple[int, ...]:
+        found = session.context(machines, "rollout", new_release=True).release
+        assert found is not None
+        return found.left_out
+
+    knowing(session, None)
+    assert left_out(session.fleet.machines) == ()
+    assert left_out([67]) == (69, 68, 66)
+    some = numbered(session, 3, left_out=(69, 68, 66))
+    knowing(session, some, [some])
+    assert left_out([66]) == (69, 68), "67 has proved this very release"
+    assert left_out([69, 68, 66]) == ()
+    knowing(session, replace(some, outcome="running"))
+    assert left_out([66]) == (69, 68, 67), "it never came to its end on 67"
+    joined = numbered(session, 3)
+    knowing(session, joined, [joined])
+    assert left_out([66]) == (), "a machine that joins leaves nobody out"
+
+
 def test_a_table_that_is_broken_is_put_right_by_the_release_in_force(session: Session) -> None:
     facts = Facts(69, peers="rubbish\n")
     session.facts = {69: facts}

@@ -96,8 +96,46 @@ def test_a_release_that_one_machine_has_not_recorded_yet_is_half_rolled_out(flee
     facts = {m: replace(one, release={**half, "outcome": "good"}) for m, one in whole(fleet).items()}
     facts[66] = replace(facts[66], release=half)
     found = document(fleet, facts)
-    assert found["release"] == half
+    assert found["release"] == {**half, "left_out": []}
     assert any("release 2 is half rolled out" in line for line in status.problems(found))
+
+
+def test_a_release_that_is_on_some_machines_only_says_so_and_how_to_bring_it_to_all(fleet: Fleet) -> None:
+    on67 = {"number": 2, "outcome": "good", "command": "rollout --mtp 5 --machines 67", "left_out": [69, 68, 66]}
+    facts = whole(fleet)
+    for machine in (69, 67):
+        facts[machine] = replace(facts[machine], release=on67)
+    found = document(fleet, facts)
+    assert found["release"]["left_out"] == [69, 68, 66]
+    line = "release 2 is on 67, and not on 69,68,66: fleetctl rollout --resume brings it to all; fleetctl rollback goes back"
+    assert line in status.problems(found)
+    # 66 joined with it: its record and the balancer's know.
+    for machine in (69, 66):
+        facts[machine] = replace(facts[machine], release={**on67, "left_out": [69, 68]})
+    found = document(fleet, facts)
+    assert found["release"]["left_out"] == [69, 68]
+    assert any("release 2 is on 67,66, and not on 69,68" in line for line in status.problems(found))
+
+
+def test_a_release_file_that_is_none_is_named_and_left_out(fleet: Fleet) -> None:
+    path = "/var/lib/fleetctl/qwen38/releases/00002.json"
+    facts = whole(fleet)
+    facts[68] = replace(facts[68], broken_releases={path: "it is empty"})
+    found = document(fleet, facts)
+    assert found["verdict"] == "warn"
+    assert [line for line in status.problems(found) if path in line] == [
+        f"68: {path}: it is empty: left out, the other machines' copies count; remove it, or copy theirs"
+    ]
+
+
+def test_of_the_environment_of_a_release_only_names_are_printed(fleet: Fleet) -> None:
+    env = {"OMP_NUM_THREADS": "7"}
+    given = {"number": 2, "outcome": "good", "overrides": {"env": env}, "whole": {"image": "i", "env": env}}
+    found = document(fleet, {m: replace(f, release=given) for m, f in whole(fleet).items()})["release"]
+    assert (found["overrides"]["env"], found["whole"]) == (
+        ["OMP_NUM_THREADS"],
+        {"image": "i", "env": ["OMP_NUM_THREADS"]},
+    )
 
 
 def test_what_finishes_a_release_can_be_pasted(fleet: Fleet) -> None:
