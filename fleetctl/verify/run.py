@@ -16,6 +16,7 @@ from typing import Protocol
 
 from fleetctl.balancer import peers as peers_file
 from fleetctl.balancer.config import Places
+from fleetctl.balancer.peers import PeerState
 from fleetctl.commands import paths, probe
 from fleetctl.commands.script import Script, Word
 from fleetctl.errors import CommandError, FleetctlError
@@ -217,9 +218,14 @@ class _Rounds:
         count = max(ROUTE_SESSIONS, 10 * len(self.evidence.peers))
         names = [self._session(n) for n in range(count)]
         wanted = [*questions.front(self._door, state, fleet), *questions.route(self._door, fleet, names, "route")]
-        self._ask(self._on(self._machine), wanted, MOST)
+        self._ask(self._on(self._machine), wanted, self._at_once())
         self.evidence.first_trips = list(self.evidence.trips[Where.BALANCER])
         self.evidence.homes = self._homes(names)
+
+    def _at_once(self) -> int:
+        """Through the balancer: more than its backends take at once would be sent past their homes."""
+        taking = sum(peer.state is PeerState.UP for peer in self.evidence.peers)
+        return min(MOST, AT_ONCE * max(1, taking))
 
     def _session(self, number: int) -> str:
         return f"verify-{self.seed}-{number}"
@@ -227,7 +233,7 @@ class _Rounds:
     def _homes(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Sessions for each backend in rotation: computed, or where nginx hashes by itself, seen."""
         evidence = self.evidence
-        found: dict[str, list[str]] = {peer.id: [] for peer in evidence.peers if peer.state.value == "up"}
+        found: dict[str, list[str]] = {peer.id: [] for peer in evidence.peers if peer.state is PeerState.UP}
         if not evidence.sessions_decide:
             # Any session will do: answers are those of whoever gives them.
             return {id: tuple(names[n :: len(found)][:SESSIONS_EACH]) for n, id in enumerate(found)}
@@ -361,7 +367,8 @@ class _Rounds:
         self.evidence.reloaded = True
         names = [trip.session for trip in self.evidence.first_trips]
         before = len(self.evidence.trips[Where.BALANCER])
-        self._ask(self._on(self._machine), questions.route(self._door, fleet, names, "route-after-reload"), MOST)
+        again = questions.route(self._door, fleet, names, "route-after-reload")
+        self._ask(self._on(self._machine), again, self._at_once())
         self.evidence.later_trips = self.evidence.trips[Where.BALANCER][before:]
 
     def _explain(self) -> None:

@@ -75,3 +75,12 @@ def test_a_key_that_a_server_repeats_is_in_no_message_not_even_its_beginning(
     said = "\n".join(check.seen for check in outside(fleet, monkeypatch, here))
     assert "500" in said
     assert KEY[:8] not in said
+
+
+def test_two_backends_are_not_asked_more_than_they_take_at_once(fleet: Fleet) -> None:
+    """The balancer would send what is too much past its home, and the check of routing would call that wrong."""
+    evidence = World(fleet).evidence()
+    session: Any = None
+    assert run._Rounds(session, evidence, "00ff00ff")._at_once() == min(run.MOST, run.AT_ONCE * len(evidence.peers))
+    evidence.peers = evidence.peers[:2]
+    assert run._Rounds(session, evidence, "00ff00ff")._at_once() == 2 * run.AT_ONCE
