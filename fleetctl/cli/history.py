@@ -116,10 +116,9 @@ def _text(session: Session, seen: Seen, found: list[Command], inventory: Path | 
     for number, release in seen.proved.items():
         parts = releases.partly(release, session.fleet.machines)
         if parts is not None and number in named:
-            back = f"fleetctl rollback {number} --machines {parts[0]}"
-            lines.append(
-                f"release {number} proved good on {parts[0]}, and not on {parts[1]}: {hint.whole(back, inventory)}"
-            )
+            back = hint.whole(f"fleetctl rollback {number} --machines {parts[0]}", inventory)
+            where = f"{parts[0]}, and not on {parts[1]}: {back}" if parts[0] else "no machine that is left"
+            lines.append(f"release {number} proved good on {where}")
     return "\n".join(lines)
 
 

@@ -69,11 +69,10 @@ class Voice:
         self._lock = threading.Lock()
 
     def __call__(self, target: str, words: str) -> None:
-        self.line(f"[{target}] {words}")
+        self.line(visible(f"[{target}] {words}"))
 
     def line(self, text: str) -> None:
         if not self.quiet:
-            text = visible(text)
             with self._lock:
                 if self.above is not None:
                     self.above(text)
@@ -87,7 +86,7 @@ def plan_text(plan: Plan, *, verbose: bool) -> str:
     machines = {op.machine for op in plan.operations}
     for child in plan.root.children:
         _tree(child, 1, lines, verbose)
-    lines += [f"note: {note}" for note in plan.notes]
+    lines += [visible(f"note: {note}") for note in plan.notes]
     count = len(plan.operations)
     if not count:
         return "\n".join([f"Plan {plan.id}: {plan.command}: nothing to do", *lines])
@@ -98,9 +97,9 @@ def plan_text(plan: Plan, *, verbose: bool) -> str:
 def _tree(node: Node, depth: int, lines: list[str], verbose: bool) -> None:
     pad = "  " * depth
     if isinstance(node, Operation):
-        lines.append(f"{pad}{node.target:<6} {node.step:<9} {node.summary}")
+        lines.append(visible(f"{pad}{node.target:<6} {node.step:<9} {node.summary}"))
         if verbose:
-            lines.append(paint(f"{pad}       on {node.machine}: {node.detail}", "dim"))
+            lines.append(paint(f"{pad}       on {node.machine}: {visible(node.detail)}", "dim"))
         return
     if depth == 1:
         lines.append(f"{pad}{node.name}{' (side by side)' if node.parallel else ''}")

@@ -25,7 +25,7 @@ APPLIED = "applied.sha256"  # the list of the balancer's files, in the tar that 
 
 
 def applied(folder: PurePosixPath, files: Mapping[str, str]) -> str:
-    """What `sha256sum -c` reads: the balancer's files, by path relative to their folder, as they are meant to be."""
+    """What `sha256sum -c` reads: the balancer's files by their paths, as they are meant to be."""
     return "".join(f"{sha256(text)}  {folder / name}\n" for name, text in sorted(files.items()))
 
 

@@ -24,9 +24,11 @@ def release(context: Context, machine: int) -> Group:
     if context.release is None:
         return sequence("release")
     path, text = paths.release(context.fleet), context.release.text()
-    return sequence(
-        "release", *(write(context, "release", where, path, text) for where in _everywhere(context, machine))
-    )
+    current = context.current
+    # What has proved good stays so at the balancer's: the machine that joins may be taken out again.
+    proved = current is not None and current.outcome == "good" and current.number == context.release.number
+    where = [machine] if proved else _everywhere(context, machine)
+    return sequence("release", *(write(context, "release", one, path, text) for one in where))
 
 
 def _everywhere(context: Context, machine: int) -> list[int]:

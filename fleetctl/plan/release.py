@@ -17,8 +17,8 @@ from fleetctl.fleet.schema import looks_secret
 from fleetctl.observe.records import is_release
 
 # Names of environment variables whose values a release does not keep.
-SECRET_NAME = re.compile(r"(?i)(^|_)(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|CREDENTIALS?|AUTH)(_|$)")
-URL_LOGIN = re.compile(r"://[^\s/@]+@")
+SECRET_NAME = re.compile(r"(?i)PASSWORD|PASSWD|SECRET|CREDENTIAL|(API|ACCESS)KEY|(^|_)(KEY|TOKEN|PASS|AUTH)$")
+LOGIN = re.compile(r"(://|^)[^\s/@]+@|^[^\s/@:]+:[^\s/@]+@")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def shown(document: Mapping[str, Any]) -> dict[str, Any]:
     named = {
         part: {**document[part], "env": sorted(document[part]["env"])}
         for part in ("overrides", "whole")
-        if (document.get(part) or {}).get("env")
+        if (document.get(part) or {}).get("env") is not None
     }
     return {**document, **named}
 
@@ -214,7 +214,7 @@ def _kept(env: Mapping[str, str]) -> dict[str, str | None]:
     """
 
     def may_be_secret(name: str, value: str) -> bool:
-        return bool(SECRET_NAME.search(name) or looks_secret(value) or URL_LOGIN.search(value))
+        return bool(SECRET_NAME.search(name) or looks_secret(value) or LOGIN.search(value))
 
     return {name: None if may_be_secret(name, value) else value for name, value in env.items()}
 

@@ -256,7 +256,9 @@ def _partial(document: Mapping[str, Any]) -> list[str]:
     """The release in force was rolled out to some of the machines only; those without a single unit are to join yet."""
     release, machines = document["release"] or {}, document["machines"]
     there = [one["id"] for one in machines if any(i["state"] != "absent" for i in one["instances"])]
-    out = [machine for machine in there if machine in release.get("left_out", ())]
+    # What was left out may run the same: a trial on one machine that was taken back there.
+    differs = {one["id"] for one in machines if any(i["drift"] for i in one["instances"])}
+    out = [machine for machine in there if machine in release.get("left_out", ()) and machine in differs]
     if not out or release["outcome"] != "good":
         return []
     own = ",".join(str(machine) for machine in there if machine not in out) or "none of these"

@@ -325,7 +325,8 @@ def spread(evidence: Evidence, who: Iterable[str], out: Mapping[str, str]) -> Ch
     common = (directly + through) / (n + m)
     error = (common * (1 - common) * (1 / n + 1 / m)) ** 0.5
     worse = b - a > SHARE and b - a > Z * error
-    seen = f"{b:.1%} of {m} chunks bundled, {a:.1%} of {n} directly"
+    again = f", at look {evidence.stream_looks}" if evidence.stream_looks > 1 else ""
+    seen = f"{b:.1%} of {m} chunks bundled, {a:.1%} of {n} directly{again}"
     return Check(
         "spread",
         Where.BALANCER,

@@ -52,7 +52,8 @@ class Evidence:
 
     `homes`: id of a backend -> sessions that it answers. `trips`: every request that carried a session, by
     door; `first_trips` and `later_trips`: the same sessions before and after a reload. `why`: X-Request-Id -> what the
-    balancer's log says of a request that was answered elsewhere. `no_outside`: why public_url was not asked;
+    balancer's log says of a request that was answered elsewhere. `stream_looks`: how often all streams were asked,
+    the last time counts. `no_outside`: why public_url was not asked;
     `outside_problem`: why that did not end.
     """
 
@@ -69,6 +70,7 @@ class Evidence:
     first_trips: list[Trip] = field(default_factory=list)
     later_trips: list[Trip] = field(default_factory=list)
     why: dict[str, str] = field(default_factory=dict)
+    stream_looks: int = 0
     reloaded: bool = False
     reload_problem: str | None = None
     no_outside: str | None = None

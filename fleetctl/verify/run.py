@@ -286,6 +286,7 @@ class _Rounds:
         still for a moment does not. The last look counts."""
         for _ in range(STREAM_LOOKS):
             _, out = gates.direct(self.evidence)
+            self.evidence.stream_looks += 1
             self._together(self._stream_jobs(out))
             ids = [instance.id for instance in self.evidence.asked]
             if behaviour.spread(self.evidence, ids, out).status is not Status.FAIL:

@@ -244,6 +244,18 @@ def test_a_release_of_some_machines_is_known_at_the_balancer_and_the_plan_says_w
     assert any(note.startswith(said) for note in found.notes)
 
 
+def test_what_proved_good_stays_so_at_the_balancer_while_another_machine_joins(fleet: Fleet) -> None:
+    """The join fails and the machine is taken out again: nothing is half rolled out then."""
+    good = Release(5, Overrides(), "", "", "rollout", "good")
+    facts = {m: replace(f, release=good.document) for m, f in whole(fleet).items()}
+    facts[66] = replace(empty(fleet)[66])
+    table = peers.of(fleet, {}, (69, 68, 67))
+    joins = replace(good, outcome="running", command="add-machine 66")
+    found = plan("add-machine", context(fleet, facts, (66,), peers=table, release=joins, current=good))
+    assert {op.machine for op in found.operations if op.step == "release"} == {66}
+    assert 69 in {op.machine for op in found.operations if op.step == "record"}
+
+
 def test_a_release_that_is_on_some_machines_is_brought_to_the_rest_also_where_nothing_else_is_due(fleet: Fleet) -> None:
     some = Release(2, Overrides(), "", "", "rollout --machines 67", "good", left_out=(69, 68, 66))
     facts = {m: replace(f, release=some.document) for m, f in whole(fleet).items()}

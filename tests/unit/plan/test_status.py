@@ -7,7 +7,7 @@ from dataclasses import replace
 from fleetctl.balancer import peers
 from fleetctl.cli.output import status_text, table
 from fleetctl.errors import UnreachableError
-from fleetctl.fleet.fleet import Fleet
+from fleetctl.fleet.fleet import Fleet, Overrides
 from fleetctl.observe.facts import Health, Stopped, Unit
 from fleetctl.plan import status
 
@@ -102,19 +102,29 @@ def test_a_release_that_one_machine_has_not_recorded_yet_is_half_rolled_out(flee
 
 def test_a_release_that_is_on_some_machines_only_says_so_and_how_to_bring_it_to_all(fleet: Fleet) -> None:
     on67 = {"number": 2, "outcome": "good", "command": "rollout --mtp 5 --machines 67", "left_out": [69, 68, 66]}
-    facts = whole(fleet)
+    asked = fleet.with_overrides(Overrides(tokens=5))
+    facts = {**whole(fleet), 67: whole(asked)[67]}
     for machine in (69, 67):
         facts[machine] = replace(facts[machine], release=on67)
-    found = document(fleet, facts)
+    found = document(asked, facts)
     assert found["release"]["left_out"] == [69, 68, 66]
     line = "release 2 is on 67, and not on 69,68,66: fleetctl rollout --resume brings it to all; fleetctl rollback goes back"
     assert line in status.problems(found)
     # 66 joined with it: its record and the balancer's know.
+    facts[66] = whole(asked)[66]
     for machine in (69, 66):
         facts[machine] = replace(facts[machine], release={**on67, "left_out": [69, 68]})
-    found = document(fleet, facts)
+    found = document(asked, facts)
     assert found["release"]["left_out"] == [69, 68]
     assert any("release 2 is on 67,66, and not on 69,68" in line for line in status.problems(found))
+
+
+def test_a_trial_that_was_taken_back_on_its_machine_leaves_nothing_to_bring_to_all(fleet: Fleet) -> None:
+    """All machines run the same again, though only one of them has the way back recorded."""
+    back = {"number": 3, "outcome": "good", "command": "rollback --machines 67", "left_out": [69, 68, 66], "back_to": 1}
+    facts = whole(fleet)
+    facts[67] = replace(facts[67], release=back)
+    assert status.problems(document(fleet, facts)) == []
 
 
 def test_a_release_file_that_is_none_is_named_and_left_out(fleet: Fleet) -> None:
