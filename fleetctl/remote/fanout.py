@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from fleetctl.errors import FleetctlError
 from fleetctl.remote.connection import Connection
+from fleetctl.remote.link import libraries
 from fleetctl.remote.target import SshTarget
 
 T = TypeVar("T")
@@ -43,10 +44,8 @@ class Connections:
         """Connect to all of them behind the scenes: whoever uses one then waits for what is left of that."""
         for connection in self._connections.values():
             threading.Thread(target=_quietly, args=(connection.open,), daemon=True).start()
-        # Waits until the threads have imported these, in their order: two orders at once would deadlock. What the
-        # caller imports after that takes nothing from the handshakes, which mostly wait for the other side.
-        import paramiko  # noqa: F401, I001
-        import fabric  # type: ignore[import-untyped]  # noqa: F401  # ships no types
+        # What the caller imports after that takes nothing from the handshakes, which mostly wait for the other side.
+        libraries()
 
     def open(self, ids: Iterable[int] | None = None) -> dict[int, FleetctlError]:
         """Open the connections of `ids` (all of them by default). Returns the failures by machine."""

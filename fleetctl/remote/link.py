@@ -98,6 +98,21 @@ class _Shown(Exception):
         self.key = key
 
 
+_IMPORTING = threading.Lock()
+
+
+def libraries() -> None:
+    """Import fabric and paramiko, which takes a third of a `status`: by one thread, while the others wait.
+
+    Two that import packages whose modules import each other can wait for each other, and Python then fails one of them.
+    """
+    with _IMPORTING:
+        import fabric  # type: ignore[import-untyped]  # noqa: F401  # ships no types
+        import paramiko  # noqa: F401
+
+        from fleetctl.remote import auth, transport  # noqa: F401
+
+
 class _Attempt:
     """One try to connect. `looking`: stop at the host key."""
 
@@ -113,7 +128,8 @@ class _Attempt:
 
     def link(self) -> Link:
         sock = self._socket()
-        # fabric and paramiko are imported here, after the socket is on its way: the server greets in the meantime.
+        # After the socket is on its way: the server greets in the meantime.
+        libraries()
         from paramiko.ssh_exception import SSHException
 
         from fleetctl.remote.auth import PublicKeys
@@ -146,7 +162,7 @@ class _Attempt:
             raise self._explain_hop(error) from error
 
     def _fabric(self, sock: Any, keys: PublicKeys) -> Any:
-        import fabric  # type: ignore[import-untyped]  # ships no types
+        import fabric
         from paramiko.config import SSHConfig
 
         from fleetctl.remote.transport import Transport
