@@ -85,7 +85,15 @@ def test_one_that_drafts_for_nothing_is_restarted_once_it_has_answered(watched: 
     short = LONG.replace("20000", "150")
     ask = f"curl -s -m 60 -o /dev/null -w '%{{http_code}}' -K - -H 'Content-Type: application/json' -d '{short}'"
     assert watched.on(69, f"{KEY} | {ask} http://{address}/v1/chat/completions") == "200"
-    watched.wait("another container", lambda: container(watched, 0) not in ("", before), 60)
+
+    def restarted() -> bool:
+        if container(watched, 0) not in ("", before):
+            return True
+        # Drafts between the same two looks as accepted ones of before the fault do not count: it drafts on.
+        watched.on(69, f"{KEY} | {ask} http://{address}/v1/chat/completions || true")
+        return False
+
+    watched.wait("another container", restarted, 60)
     watched.run("lab", "fault", "engine", "69/0", "clear")
     watched.wait_serving("69/0")
     assert "drafts was accepted (MTP)" in watched.on(69, "cat /var/lib/fleetctl/watch/audit.log")
