@@ -78,22 +78,23 @@ def test_an_engine_that_hangs_is_restarted_then_parked_and_start_revives_it(watc
     assert "nothing to do" in watched.run("rollout", "--yes").out
 
 
+def look(lab: Lab) -> str:
+    """When the watchdog last noted what it saw of 69/0."""
+    return lab.on(69, f"stat -c %y /run/fleetctl/watchdog/watch/qwen38-tp2-0 2>/dev/null || true")
+
+
 def test_one_that_drafts_for_nothing_is_restarted_once_it_has_answered(watched: Lab) -> None:
     before = container(watched, 0)
     watched.run("lab", "fault", "engine", "69/0", "mtp0")
     address = one(watched, 0)["address"]
     short = LONG.replace("20000", "150")
     ask = f"curl -s -m 60 -o /dev/null -w '%{{http_code}}' -K - -H 'Content-Type: application/json' -d '{short}'"
+    last = look(watched)
     assert watched.on(69, f"{KEY} | {ask} http://{address}/v1/chat/completions") == "200"
-
-    def restarted() -> bool:
-        if container(watched, 0) not in ("", before):
-            return True
-        # Drafts between the same two looks as accepted ones of before the fault do not count: it drafts on.
-        watched.on(69, f"{KEY} | {ask} http://{address}/v1/chat/completions || true")
-        return False
-
-    watched.wait("another container", restarted, 60)
+    watched.wait("a look of the watchdog", lambda: look(watched) not in ("", last), 60)
+    # Drafts between the same two looks as accepted ones of before the fault do not count: these do.
+    watched.on(69, f"{KEY} | {ask} http://{address}/v1/chat/completions || true")
+    watched.wait("another container", lambda: container(watched, 0) not in ("", before), 60)
     watched.run("lab", "fault", "engine", "69/0", "clear")
     watched.wait_serving("69/0")
     assert "drafts was accepted (MTP)" in watched.on(69, "cat /var/lib/fleetctl/watch/audit.log")
