@@ -80,7 +80,7 @@ def test_an_engine_that_hangs_is_restarted_then_parked_and_start_revives_it(watc
 
 def look(lab: Lab) -> str:
     """When the watchdog last noted what it saw of 69/0."""
-    return lab.on(69, f"stat -c %y /run/fleetctl/watchdog/watch/qwen38-tp2-0 2>/dev/null || true")
+    return lab.on(69, "stat -c %y /run/fleetctl/watchdog/watch/qwen38-tp2-0 2>/dev/null || true")
 
 
 def test_one_that_drafts_for_nothing_is_restarted_once_it_has_answered(watched: Lab) -> None:
