@@ -303,6 +303,14 @@ def _acceptance(before: str, after: str) -> tuple[str | None, float, float]:
     return (f"0 of {draft:.0f} drafted tokens accepted" if accepted == 0 else None), draft, accepted
 
 
+def calmer(first: Answer, second: Answer) -> Answer:
+    """Of two answers the one whose chunks came less bundled; the second where one of them is no whole stream."""
+    if stream_problem(first) is not None or stream_problem(second) is not None:
+        return second
+    (n, a), (m, b) = bundled(first), bundled(second)
+    return first if n and m and a / n < b / m else second
+
+
 def spread(evidence: Evidence, who: Iterable[str], out: Mapping[str, str]) -> Check:
     """The share of chunks that arrive together with the one before, through the balancer against directly.
 

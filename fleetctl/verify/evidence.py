@@ -53,7 +53,7 @@ class Evidence:
     `homes`: id of a backend -> sessions that it answers. `trips`: every request that carried a session, by
     door; `first_trips` and `later_trips`: the same sessions before and after a reload. `why`: X-Request-Id -> what the
     balancer's log says of a request that was answered elsewhere. `stream_looks`: how often all streams were asked,
-    the last time counts. `no_outside`: why public_url was not asked;
+    the best time of each counts. `no_outside`: why public_url was not asked;
     `outside_problem`: why that did not end.
     """
 

@@ -283,11 +283,14 @@ class _Rounds:
 
     def _streams(self) -> None:
         """Again where the balancer seems to bundle chunks: one that buffers does so every time, a computer that stood
-        still for a moment does not. The last look counts."""
+        still for a moment does not. Of each stream the best look counts."""
         for _ in range(STREAM_LOOKS):
             _, out = gates.direct(self.evidence)
+            before = {name: answer for name, answer in self.evidence.answers.items() if name[2] == "stream"}
             self.evidence.stream_looks += 1
             self._together(self._stream_jobs(out))
+            for name, answer in before.items():
+                self.evidence.answers[name] = behaviour.calmer(answer, self.evidence.answers[name])
             ids = [instance.id for instance in self.evidence.asked]
             if behaviour.spread(self.evidence, ids, out).status is not Status.FAIL:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fleetctl.errors import CommandError
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.remote.connection import Result
-from fleetctl.verify import judge, run
+from fleetctl.verify import behaviour, judge, run
 from fleetctl.verify.check import Check, Status, Where
 from tests.unit.conftest import KEY
 from tests.unit.verify.world import World
@@ -103,3 +104,13 @@ def test_streams_are_looked_at_again_when_chunks_came_bundled(
     monkeypatch.setattr("fleetctl.verify.behaviour.spread", spread)
     rounds._streams()
     assert len(seen) == looks
+
+
+def test_of_two_looks_at_a_stream_the_less_bundled_counts_and_a_broken_one_is_not_hidden(fleet: Fleet) -> None:
+    evidence = World(fleet).evidence()
+    good = next(answer for (_, _, kind), answer in evidence.answers.items() if kind == "stream")
+    stood_still = replace(good, times=tuple(0.0 for _ in good.times))
+    cut = replace(good, exit=18)
+    assert behaviour.calmer(stood_still, good) is good
+    assert behaviour.calmer(good, stood_still) is good
+    assert behaviour.calmer(good, cut) is cut
