@@ -18,7 +18,7 @@ from fleetctl.errors import FleetctlError, UsageError
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.lab import credentials, disks, docker, images, inventory, machines, workloads
 from fleetctl.lab.engines import CHANGES, DOCKER_SIZE, GIB, Engine
-from fleetctl.lab.layout import FOLDER_LABEL, Layout, Record, subnet
+from fleetctl.lab.layout import FOLDER_LABEL, LABEL, Layout, Record, subnet
 
 Progress = Callable[[str], None]
 FIRST_SSH_PORT = 22000
@@ -191,13 +191,23 @@ def free_port(wanted: int, taken: Iterable[int] = ()) -> int:
     raise FleetctlError(f"no free port on 127.0.0.1 in place of {wanted}", step="lab up")
 
 
+def _promised() -> set[int]:
+    """Ports of this box that machines of labs have, also of those that are off just now: they want them back."""
+    bound = [
+        item["HostConfig"].get("PortBindings") or {}
+        for item in docker.inspect("container", docker.labelled("container", LABEL))
+    ]
+    return {int(one["HostPort"]) for ports in bound for ones in ports.values() for one in ones or () if one["HostPort"]}
+
+
 def _plan(
     fleet: Fleet, layout: Layout, options: Options, source: Path, engine: Engine
 ) -> tuple[list[machines.Plan], Record]:
     ports: dict[int, int] = {}
+    promised = _promised()
     for machine in fleet.inventory.machines:
-        ports[machine.id] = free_port(FIRST_SSH_PORT + machine.id, ports.values())
-    balancer = free_port(fleet.inventory.balancer.listen, ports.values())
+        ports[machine.id] = free_port(FIRST_SSH_PORT + machine.id, {*ports.values(), *promised})
+    balancer = free_port(fleet.inventory.balancer.listen, {*ports.values(), *promised})
     sizes = (
         disks.Disk("data", "/data", options.data_size),
         disks.Disk("docker", "/var/lib/docker", options.docker_size or DOCKER_SIZE[engine]),

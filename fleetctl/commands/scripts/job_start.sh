@@ -20,8 +20,15 @@ rm -f "$jobs/$unit.result" "$jobs/$unit.errors"
 # A job that ends well removes FOLDER itself: when its unit is cleared later, FOLDER may be that of the next one.
 # How it ended, and its last words, stay in files until the next reboot: a unit that is gone says nothing (systemd forgets
 # one that failed, so that none is left behind), and the journal may get the words later than systemd tells of the end.
+# In a file of its own: what systemd writes down of a command with signs of the shell is another one after a daemon-reload.
+printf '%s\n' "$folder" >"$jobs/$unit.folder"
+cat >"$jobs/$unit.end" <<'END'
+echo "$SERVICE_RESULT $EXIT_STATUS" >"$1.result"
+folder=$(cat "$1.folder")
+if [ -n "$folder" ] && [ "$EXIT_CODE$EXIT_STATUS" != exited0 ]; then rm -rf -- "$folder"; fi
+END
 systemd-run --quiet --unit="$unit" --description="$description" \
 	-p Type=exec -p RemainAfterExit=yes -p CollectMode=inactive-or-failed \
 	-p StandardOutput="append:$progress" -p StandardError="append:$jobs/$unit.errors" \
-	-p "ExecStopPost=/bin/sh -c 'echo \$SERVICE_RESULT \$EXIT_STATUS >$jobs/$unit.result; if [ -n \"$folder\" ] && [ \"\$EXIT_CODE\$EXIT_STATUS\" != exited0 ]; then rm -rf \"$folder\"; fi'" \
+	-p "ExecStopPost=/bin/sh $jobs/$unit.end $jobs/$unit" \
 	/bin/sh "$jobs/$unit.sh" 9>&-

@@ -491,3 +491,12 @@ def test_a_lab_whose_folder_is_gone_is_removed_by_down_and_named_by_up(
     for orphans in (True, False):
         with pytest.raises(UsageError, match="is up already"):
             lab._refuse_foreign(mine, orphans=orphans)
+
+
+def test_the_port_of_a_machine_that_is_off_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be switched on again while another lab's machine listened there."""
+    item = {"HostConfig": {"PortBindings": {"22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "22067"}], "80/tcp": None}}}
+    monkeypatch.setattr("fleetctl.lab.docker.labelled", lambda *_: ["x"])
+    monkeypatch.setattr("fleetctl.lab.docker.inspect", lambda *_: [item])
+    assert lab._promised() == {22067}
+    assert lab.free_port(22067, lab._promised()) != 22067
