@@ -173,15 +173,15 @@ def test_a_short_bench_measures_it(fleet: Lab) -> None:
 
 
 def test_vllms_own_client_measures_the_same(fleet: Lab) -> None:
-    """In turn, eight rounds; what is too wide to tell on a busy box is said, a difference beyond 10 % is none."""
-    words = ("--backend", "67/0", "--users", "2", "--requests", "16", "--tokens", "256", "--times", "8")
+    """In turn, twelve rounds; what is too wide to tell on a busy box is said, a difference beyond 10 % is none."""
+    words = ("--backend", "67/0", "--users", "2", "--requests", "16", "--tokens", "256", "--times", "12")
     with clients_first():
         document = bench(fleet, "--cross-check", *words)
     seen = {one["what"]: (one["verdict"], one["seen"], one["n"]) for one in document["checks"]}
     print(document["verdict"], document["invalid"], seen, document["tables"])
     judged = {what: found for what, found in seen.items() if "vllm bench serve" in what}
     assert len(judged) == 3
-    assert {n for _, _, n in judged.values()} == {8}
+    assert {n for _, _, n in judged.values()} == {12}
     assert {verdict for verdict, _, _ in judged.values()} <= {"ok", "warn"}, seen
 
 
