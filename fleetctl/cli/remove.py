@@ -37,7 +37,7 @@ def remove_machine(
         balancer = session.fleet.inventory.balancer.machine
         session.observe(around(session.fleet, machines))
         session.require([balancer, *(m for m, e in session.errors.items() if not isinstance(e, UnreachableError))])
-        context = replace(session.context(machines, command, new_release=False), purge=purge)
+        context = replace(session.without(machines, command), purge=purge)
         _possible(session, accept_overload=accept_overload, busy=removal.overload(context), command=command)
         return carry_out(options, session, expand.expand(steps, context, command))
 

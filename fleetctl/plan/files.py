@@ -41,21 +41,25 @@ def record(context: Context, machine: int) -> Group:
     """The release proved good on all machines of the command: it is what these can go back to."""
     if context.release is None:
         return sequence("record")
-    good = replace(context.release, outcome="good")
-    kept = paths.releases(context.fleet) / f"{good.number:05d}.json"
     mark = paths.experiment(context.fleet)
     forget = Run(Script("remove_file", (mark,), context.fleet.name))
     return sequence(
         "record",
-        *(
-            write(context, "record", where, path, text)
-            for where in _everywhere(context, machine)
-            for path, text in ((kept, json.dumps(good.document) + "\n"), (paths.release(context.fleet), good.text()))
-        ),
+        *(one for where in _everywhere(context, machine) for one in recorded(context, "record", where)),
         op("record", machine, f"remove {mark}: all is as the release has it", forget)
         if context.facts[machine].experiment is not None
         else None,
     )
+
+
+def recorded(context: Context, step: str, where: int) -> Iterator[Operation]:
+    """The release is in force, and one to go back to, for who looks on this machine."""
+    if context.release is None:
+        return
+    good = replace(context.release, outcome="good")
+    kept = paths.releases(context.fleet) / f"{good.number:05d}.json"
+    yield write(context, step, where, kept, json.dumps(good.document) + "\n")
+    yield write(context, step, where, paths.release(context.fleet), good.text())
 
 
 def key(context: Context, machine: int) -> Group:

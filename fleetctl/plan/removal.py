@@ -15,10 +15,11 @@ from fleetctl.commands import paths
 from fleetctl.commands.script import Script
 from fleetctl.fleet.fleet import Fleet
 from fleetctl.observe.facts import Container, Facts
-from fleetctl.plan import drift, gate
+from fleetctl.plan import drift, files, gate
 from fleetctl.plan.build import op
 from fleetctl.plan.context import Context
 from fleetctl.plan.operation import Group, Node, Operation, Run, Wait, sequence
+from fleetctl.plan.release import words as release_words
 from fleetctl.plan.rotation import share
 from fleetctl.plan.tidy import ended_jobs
 
@@ -208,11 +209,12 @@ def forget(context: Context, machine: int) -> Group:
         for tag in facts.transfer_tags
         if where == machine or tag.startswith(f"{fleet.name}-{machine}-")
     ]
+    put_back = files.recorded(context, "forget", context.balancer) if machine == context.machines[0] else ()
     if machine in context.facts and not _state_there(context, machine):
-        return sequence("forget", *keys)
+        return sequence("forget", *keys, *put_back)
     script = Script("forget_fleet", (paths.etc(fleet), paths.state(fleet)), fleet.name)
     gone = op("forget", machine, "remove the key's file and the fleet's releases", Run(script))
-    return sequence("forget", *keys, gone)
+    return sequence("forget", *keys, *put_back, gone)
 
 
 def _revoke(context: Context, where: int, tag: str) -> Run:
@@ -335,6 +337,11 @@ def notes(context: Context) -> tuple[str, ...]:
         f"delete machine {listed} from {fleet.path.name} afterwards: until then status shows it without instances, "
         "and rollout adds it back"
     ]
+    if context.release is not None and context.current is not None:
+        found.append(
+            f"release {context.current.number} ({release_words(context.current.overrides)}) was tried on {listed} only "
+            f"and goes with it: in force is then {context.release.number}, what the others run"
+        )
     state = context.facts[context.balancer].balancer
     if any(peers_on(context, m) for m in context.machines) and not any(
         peer.inflight is not None for peer in (state.peers if state else ())

@@ -9,7 +9,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -196,6 +196,20 @@ class Session:
             peers=self.peers(),
             peers_broken=self.peers_problem is not None,
         )
+
+    def without(self, machines: Iterable[int], command: str) -> Context:
+        """What the steps need that take machines out; with a release where the one in force goes with them."""
+        context = self.context(machines, command, new_release=False)
+        good, current = self.proved, self.release
+        number = release.in_force_without(self.fleet, context.machines, good, current)
+        if number is None or current is None:
+            return context
+        before = good[number]
+        overrides = release.going_back(self.fleet, before.whole or release.Whole())
+        known = release.highest(one for f in self.facts.values() for one in (f.release, *f.releases))
+        left = tuple(machine for machine in before.left_out if machine not in context.machines)
+        put_back = release.Release(known + 1, overrides, now(), who(), command, "good", before.whole, None, left)
+        return replace(context, release=put_back)
 
     @property
     def peers_problem(self) -> str | None:

@@ -174,7 +174,7 @@ def test_a_short_bench_measures_it(fleet: Lab) -> None:
 
 def test_vllms_own_client_measures_the_same(fleet: Lab) -> None:
     """In turn, twelve rounds; what is too wide to tell on a busy box is said, a difference beyond 10 % is none."""
-    words = ("--backend", "67/0", "--users", "2", "--requests", "16", "--tokens", "256", "--times", "12")
+    words = ("--backend", "67/0", "--users", "2", "--requests", "8", "--tokens", "256", "--times", "12")
     with clients_first():
         document = bench(fleet, "--cross-check", *words)
     seen = {one["what"]: (one["verdict"], one["seen"], one["n"]) for one in document["checks"]}

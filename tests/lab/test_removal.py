@@ -136,6 +136,21 @@ def test_a_rollout_brings_a_machine_back_that_the_inventory_still_lists(served: 
     assert served.status()["verdict"] == "ok"
 
 
+def test_a_release_that_failed_on_a_machine_that_is_taken_out_is_in_force_no_more(served: Lab) -> None:
+    """It comes neither to the next machine that joins nor to the rest."""
+    served.run("lab", "fault", "engine", "67/0", "garbled")
+    served.run("rollout", "--mtp", "2", "--machines", "67", "--canary", "67/0", "--yes", code=1)
+    served.run("lab", "fault", "engine", "67/0", "clear")
+    assert "half rolled out" in served.run("status", code=None).out
+    assert "was tried on 67 only" in served.run("remove-machine", "67", "--yes").err
+    found = served.run("status", code=None)
+    assert "half rolled out" not in found.out
+    assert "nothing to do" in served.run("remove-machine", "67", "--yes").out
+    served.run("add-machine", "67", "--yes")
+    assert served.status()["verdict"] == "ok"
+    assert {one["mtp"] for machine in served.status()["machines"] for one in machine["instances"]} == {4}
+
+
 def test_a_dead_machine_leaves_the_table_with_exit_code_4_and_is_cleaned_once_it_is_back(served: Lab) -> None:
     served.run("lab", "fault", "poweroff", "67")
     done = served.run("remove-machine", "67", "--yes", code=4)

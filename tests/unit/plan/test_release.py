@@ -183,6 +183,19 @@ def test_a_release_is_a_target_for_all_but_those_that_were_left_out(fleet: Fleet
     assert good[2].left_out == (69, 66)
 
 
+def test_what_was_tried_only_on_those_who_go_is_in_force_no_more(fleet: Fleet) -> None:
+    def without(*gone: int, **more: object) -> int | None:
+        good = {1: proven(1, 3), 2: proven(2, 4, left_out=(67,)), 3: proven(3, 5, left_out=(69, 68, 67))}
+        trial = proven(4, 8, **{"outcome": "running", "left_out": (69, 68, 67), **more})
+        return release.in_force_without(fleet, gone, good, trial)
+
+    assert without(66) == 2, "what some of those who stay proved, not what all of them once had"
+    assert without(66, outcome="good") == 2, "it proved good there, and is nowhere then"
+    assert without(67) is None, "66 has it still"
+    assert without(66, left_out=()) is None, "a rollout of all that 66 failed in: it is to be finished"
+    assert release.in_force_without(fleet, [66], {}, None) is None
+
+
 def test_the_inventory_is_ahead_only_where_it_asks_for_something_else(fleet: Fleet) -> None:
     same = replace(FIVE, overrides=Overrides(), whole=release.whole(fleet), back_to=1)
     assert not release.ahead(fleet, same)

@@ -18,6 +18,7 @@ from fleetctl.observe.facts import PeerState as Seen
 from fleetctl.plan import expand, playbook, removal
 from fleetctl.plan.context import Context, set_state
 from fleetctl.plan.operation import EditPeers, Operation, Plan
+from fleetctl.plan.release import Release
 from fleetctl.plan.steps import STEPS
 
 from ..conftest import IMAGE
@@ -106,6 +107,22 @@ def test_units_containers_and_key_go_and_image_and_model_stay(fleet: Fleet) -> N
     assert words(found, "forget") == ["67 67 remove the key's file and the fleet's releases"]
     assert words(found, "purge") == []
     assert any("keeps" in note and "--purge" in note for note in found.notes)
+
+
+def test_a_release_that_was_tried_on_it_alone_goes_with_it(fleet: Fleet) -> None:
+    """Else the copy of the balancer's machine would bring it to the next one that joins."""
+    tried = Release(4, Overrides(tokens=8), "", "", "rollout --mtp 8 --machines 67", "running")
+    back = Release(5, Overrides(tokens=5), "", "", "remove-machine 67", "good")
+    facts = owned(fleet, whole(fleet))
+    found = plan(removing(fleet, facts, 67, current=tried, release=back))
+    written = [line for line in words(found, "forget") if line.startswith("69")]
+    assert [line.split()[-1].rpartition("/")[2] for line in written] == ["00005.json", "release.json"]
+    assert any("release 4 (mtp 8) was tried on 67 only" in note for note in found.notes)
+    gone = {machine: seen for machine, seen in facts.items() if machine != 67}
+    assert words(plan(removing(fleet, gone, 67, current=tried, release=back)), "forget")[:2] == written, (
+        "also a dead one"
+    )
+    assert not any(line.startswith("69") for line in words(plan(removing(fleet, facts, 67)), "forget"))
 
 
 def test_a_foreign_container_stays(fleet: Fleet) -> None:
