@@ -86,8 +86,9 @@ def _takes_nothing(context: Context, peer: Peer) -> bool:
 
 
 def leave(context: Context, machine: int) -> Group:
-    """Its instances leave the balancer's table."""
-    return sequence("leave", _out(context, "leave", str(machine), peers_on(context, machine)))
+    """Its instances leave the balancer's table, and what was tried on it alone is in force no more, dead or not."""
+    put_back = files.recorded(context, "leave", context.balancer) if machine == context.machines[0] else ()
+    return sequence("leave", _out(context, "leave", str(machine), peers_on(context, machine)), *put_back)
 
 
 def after_leave(context: Context, machine: int) -> Context:
@@ -209,12 +210,11 @@ def forget(context: Context, machine: int) -> Group:
         for tag in facts.transfer_tags
         if where == machine or tag.startswith(f"{fleet.name}-{machine}-")
     ]
-    put_back = files.recorded(context, "forget", context.balancer) if machine == context.machines[0] else ()
     if machine in context.facts and not _state_there(context, machine):
-        return sequence("forget", *keys, *put_back)
+        return sequence("forget", *keys)
     script = Script("forget_fleet", (paths.etc(fleet), paths.state(fleet)), fleet.name)
     gone = op("forget", machine, "remove the key's file and the fleet's releases", Run(script))
-    return sequence("forget", *keys, *put_back, gone)
+    return sequence("forget", *keys, gone)
 
 
 def _revoke(context: Context, where: int, tag: str) -> Run:
