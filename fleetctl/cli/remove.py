@@ -37,9 +37,9 @@ def remove_machine(
         balancer = session.fleet.inventory.balancer.machine
         session.observe(around(session.fleet, machines))
         session.require([balancer, *(m for m, e in session.errors.items() if not isinstance(e, UnreachableError))])
-        context = replace(session.without(machines, command), purge=purge)
+        context = replace(session.removing(machines, command), purge=purge)
         _possible(session, accept_overload=accept_overload, busy=removal.overload(context), command=command)
-        return carry_out(options, session, expand.expand(steps, context, command))
+        return carry_out(options, session, expand.expand(steps, context, command), context.release)
 
     return with_session(options, lambda fleet: around(fleet, chosen(fleet)), act, changes=command)
 

@@ -201,18 +201,18 @@ def undone_by(good: Mapping[int, Release], current: Release | None) -> Release |
     return last_good(good, current)
 
 
-def in_force_without(
-    fleet: Fleet, gone: Iterable[int], good: Mapping[int, Release], current: Release | None
-) -> int | None:
-    """The number of the release that is in force once these machines are gone; None when `current` stays so.
+def in_force_without(stay: set[int], good: Mapping[int, Release], current: Release | None) -> Release | None:
+    """The release that is in force once others are taken out; None when `current` stays so. `stay`: who serves then.
 
     A release that left out everybody who stays was tried on those who go: nobody would run it, and it would come to the
     next machine that joins. In force is then what proved good before it, be it on some.
     """
-    stay = set(fleet.machines) - set(gone)
     if current is None or not stay or not stay <= set(current.left_out):
         return None
-    return max((n for n, one in good.items() if n < current.number and not stay <= set(one.left_out)), default=None)
+    before = [one for number, one in good.items() if number < current.number and not stay <= set(one.left_out)]
+    if not before or (current.outcome == "good" and _same(before[-1].whole, current.whole)):
+        return None
+    return before[-1]
 
 
 def whole(fleet: Fleet) -> Whole:

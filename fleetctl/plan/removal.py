@@ -87,7 +87,7 @@ def _takes_nothing(context: Context, peer: Peer) -> bool:
 
 def leave(context: Context, machine: int) -> Group:
     """Its instances leave the balancer's table, and what was tried on it alone is in force no more, dead or not."""
-    put_back = files.recorded(context, "leave", context.balancer) if machine == context.machines[0] else ()
+    put_back = files.recorded(context, "leave", context.balancer) if machine == context.machines[-1] else ()
     return sequence("leave", _out(context, "leave", str(machine), peers_on(context, machine)), *put_back)
 
 
@@ -337,11 +337,7 @@ def notes(context: Context) -> tuple[str, ...]:
         f"delete machine {listed} from {fleet.path.name} afterwards: until then status shows it without instances, "
         "and rollout adds it back"
     ]
-    if context.release is not None and context.current is not None:
-        found.append(
-            f"release {context.current.number} ({release_words(context.current.overrides)}) was tried on {listed} only "
-            f"and goes with it: in force is then {context.release.number}, what the others run"
-        )
+    found += _way_back(context)
     state = context.facts[context.balancer].balancer
     if any(peers_on(context, m) for m in context.machines) and not any(
         peer.inflight is not None for peer in (state.peers if state else ())
@@ -352,6 +348,19 @@ def notes(context: Context) -> tuple[str, ...]:
     for machine in context.machines:
         found += _notes_on(context, machine)
     return tuple(found)
+
+
+def _way_back(context: Context) -> list[str]:
+    """The release in force goes with the machines: nobody else runs it."""
+    back, current = context.release, context.current
+    if back is None or current is None:
+        return []
+    on = ", ".join(str(machine) for machine in context.machines if machine not in current.left_out)
+    where = f"is on {on} only and goes with it" if on else "is nowhere"
+    return [
+        f"release {current.number} ({release_words(current.overrides)}) {where}: in force is then {back.number}, "
+        f"as {back.back_to} was ({release_words(back.overrides)})"
+    ]
 
 
 def _notes_on(context: Context, machine: int) -> list[str]:

@@ -197,19 +197,22 @@ class Session:
             peers_broken=self.peers_problem is not None,
         )
 
-    def without(self, machines: Iterable[int], command: str) -> Context:
-        """What the steps need that take machines out; with a release where the one in force goes with them."""
+    def removing(self, machines: Iterable[int], command: str) -> Context:
+        """What the steps need that take machines out; with a way back where the release in force goes with them."""
         context = self.context(machines, command, new_release=False)
-        good, current = self.proved, self.release
-        number = release.in_force_without(self.fleet, context.machines, good, current)
-        if number is None or current is None:
+        stay = {int(peer.id.partition("/")[0]) for peer in context.peers} - set(context.machines)
+        before = release.in_force_without(stay, self.proved, self.release)
+        # With a damaged record the one before may not be the one that is seen; status names it.
+        if before is None or before.whole is None or context.facts[context.balancer].broken_releases:
             return context
-        before = good[number]
-        overrides = release.going_back(self.fleet, before.whole or release.Whole())
-        known = release.highest(one for f in self.facts.values() for one in (f.release, *f.releases))
-        left = tuple(machine for machine in before.left_out if machine not in context.machines)
-        put_back = release.Release(known + 1, overrides, now(), who(), command, "good", before.whole, None, left)
-        return replace(context, release=put_back)
+        number = 1 + release.highest(one for f in self.facts.values() for one in (f.release, *f.releases))
+        overrides = release.going_back(self.fleet, before.whole)
+        # Its command is what finishes it, should it ever be half done.
+        words = f"rollback {before.number}"
+        back = release.Release(
+            number, overrides, now(), who(), words, "good", before.whole, before.number, before.left_out
+        )
+        return replace(context, release=back)
 
     @property
     def peers_problem(self) -> str | None:

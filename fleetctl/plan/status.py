@@ -248,7 +248,9 @@ def problems(document: Mapping[str, Any]) -> list[str]:
     found += _partial(document)
     if half_done:
         same = f"fleetctl {release.get('command')}"
-        found.append(f"release {release.get('number')} is half rolled out: {same} finishes it")
+        # A trial may have been on a machine that is gone.
+        back = "; fleetctl rollback goes back" if "--machines" in same and release.get("back_to") is None else ""
+        found.append(f"release {release.get('number')} is half rolled out: {same} finishes it{back}")
     return found
 
 

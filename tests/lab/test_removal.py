@@ -142,7 +142,7 @@ def test_a_release_that_failed_on_a_machine_that_is_taken_out_is_in_force_no_mor
     served.run("rollout", "--mtp", "2", "--machines", "67", "--canary", "67/0", "--yes", code=1)
     served.run("lab", "fault", "engine", "67/0", "clear")
     assert "half rolled out" in served.run("status", code=None).out
-    assert "was tried on 67 only" in served.run("remove-machine", "67", "--yes").err
+    assert "is on 67 only and goes with it" in served.run("remove-machine", "67", "--yes").err
     found = served.run("status", code=None)
     assert "half rolled out" not in found.out
     assert "nothing to do" in served.run("remove-machine", "67", "--yes").out

@@ -183,17 +183,22 @@ def test_a_release_is_a_target_for_all_but_those_that_were_left_out(fleet: Fleet
     assert good[2].left_out == (69, 66)
 
 
-def test_what_was_tried_only_on_those_who_go_is_in_force_no_more(fleet: Fleet) -> None:
-    def without(*gone: int, **more: object) -> int | None:
-        good = {1: proven(1, 3), 2: proven(2, 4, left_out=(67,)), 3: proven(3, 5, left_out=(69, 68, 67))}
-        trial = proven(4, 8, **{"outcome": "running", "left_out": (69, 68, 67), **more})
-        return release.in_force_without(fleet, gone, good, trial)
+def test_what_was_tried_only_on_those_who_go_is_in_force_no_more() -> None:
+    good = {1: proven(1, 3), 2: proven(2, 4, left_out=(67,)), 3: proven(3, 5, left_out=(69, 68, 67))}
 
-    assert without(66) == 2, "what some of those who stay proved, not what all of them once had"
-    assert without(66, outcome="good") == 2, "it proved good there, and is nowhere then"
-    assert without(67) is None, "66 has it still"
-    assert without(66, left_out=()) is None, "a rollout of all that 66 failed in: it is to be finished"
-    assert release.in_force_without(fleet, [66], {}, None) is None
+    def without(*stay: int, **more: object) -> int | None:
+        trial = replace(proven(4, 8), **{"outcome": "running", "left_out": (69, 68, 67), **more})  # type: ignore[arg-type]
+        found = release.in_force_without(set(stay), good, trial)
+        return found.number if found else None
+
+    assert without(69, 68, 67) == 2, "what some of those who stay proved, not what all of them once had"
+    assert without(69, 68, 67, outcome="good") == 2, "it proved good there, and is nowhere then"
+    assert without(69, 68, 66) is None, "66 has it still"
+    assert without(69, 68, left_out=()) is None, "a rollout of all that 66 failed in: it is to be finished"
+    same = good[2].whole
+    assert without(69, 68, outcome="good", whole=same) is None, "taken back there already: all run the same"
+    assert without() is None
+    assert release.in_force_without({69}, {}, None) is None
 
 
 def test_the_inventory_is_ahead_only_where_it_asks_for_something_else(fleet: Fleet) -> None:

@@ -112,12 +112,17 @@ def test_units_containers_and_key_go_and_image_and_model_stay(fleet: Fleet) -> N
 def test_a_release_that_was_tried_on_it_alone_goes_with_it(fleet: Fleet) -> None:
     """Else the copy of the balancer's machine would bring it to the next one that joins."""
     tried = Release(4, Overrides(tokens=8), "", "", "rollout --mtp 8 --machines 67", "running")
-    back = Release(5, Overrides(tokens=5), "", "", "remove-machine 67", "good")
+    back = Release(5, Overrides(tokens=5), "", "", "rollback 3", "good", back_to=3)
     facts = owned(fleet, whole(fleet))
     found = plan(removing(fleet, facts, 67, current=tried, release=back))
     written = [line for line in words(found, "leave") if "write" in line]
     assert [line.split()[-1].rpartition("/")[2] for line in written] == ["00005.json", "release.json"]
-    assert any("release 4 (mtp 8) was tried on 67 only" in note for note in found.notes)
+    assert any(
+        "release 4 (mtp 8) is on 67 only and goes with it: in force is then 5, as 3 was (mtp 5)" in note
+        for note in found.notes
+    )
+    later = replace(back, when="2026-08-29T12:00:01Z")
+    assert plan(removing(fleet, facts, 67, current=tried, release=later)).id == found.id
     gone = {machine: seen for machine, seen in facts.items() if machine != 67}
     assert words(plan(removing(fleet, gone, 67, current=tried, release=back)), "leave")[1:] == written, (
         "also a dead one"

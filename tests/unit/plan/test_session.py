@@ -157,6 +157,26 @@ def test_a_release_knows_which_machines_have_not_proved_it(session: Session, mon
     assert left_out([66]) == (), "a machine that joins leaves nobody out"
 
 
+def test_a_trial_goes_with_its_machine_by_a_way_back_that_rollback_knows_as_one(
+    session: Session, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare rollback would lead forward to what somebody had gone back from, and a rollout would need no --forward."""
+    monkeypatch.setattr(Session, "key", Secret("k"))
+    past = [numbered(session, 2), numbered(session, 3, back_to=1)]
+    trial = Release(4, Overrides(tokens=8), "", "", "rollout --mtp 8", "running", left_out=(69, 68))
+    # 67 is listed and has not joined yet: who serves counts.
+    knowing(session, trial, past)
+    table = tuple(one for one in peers.of(fleet, {}, fleet.machines) if not one.id.startswith("67/"))
+    monkeypatch.setattr(Session, "peers", lambda self: table)
+    found = session.removing([66], "remove-machine 66")
+    assert numbers(found) == (4, 5)
+    assert found.release is not None
+    assert (found.release.back_to, found.release.outcome, found.release.whole) == (3, "good", past[1].whole)
+    assert session.removing([67], "remove-machine 67").release is None, "66 has it still"
+    session.facts[69] = replace(session.facts[69], broken_releases={"00003.json": "it is empty"})
+    assert session.removing([66], "remove-machine 66").release is None, "what proved good before may be what is broken"
+
+
 def test_a_table_that_is_broken_is_put_right_by_the_release_in_force(session: Session) -> None:
     facts = Facts(69, peers="rubbish\n")
     session.facts = {69: facts}
