@@ -187,21 +187,22 @@ def test_vllms_own_client_measures_the_same(fleet: Lab) -> None:
 
 @contextmanager
 def clients_first() -> Iterator[None]:
-    """Both clients want a core of a box that two engines fill; vLLM's own stands among the engines' processes, ours
-    does not, and waited for up to a second where those had the same weight as everything else."""
+    """Both clients want a core of a box that two engines fill; vLLM's own stands among the engine's processes, ours
+    does not, and waited for up to a second where those had the same weight as everything else. The machine with the
+    balancer, whose engine is idle, goes before the other: ours has its way through it.
+    """
     changed: dict[Path, str] = {}
-    for machine in (69, 67):
-        argv = ["docker", "inspect", "-f", "{{.State.Pid}}", f"fleetctl-lab-engine-{machine}"]
-        pid = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            own = Path(f"/sys/fs/cgroup/{controllers}{group}")
-            for name, least in (("cpu.shares", "2"), ("cpu.weight", "1")):
-                for file in (own / name, own.parent / name):
-                    # A group of Docker's machines alone; what else is in a slice of the system keeps its weight.
-                    if file.exists() and file not in changed and file.parent.name != "system.slice":
-                        changed[file] = file.read_text()
-                        file.write_text(least)
+    argv = ["docker", "inspect", "-f", "{{.State.Pid}}", "fleetctl-lab-engine-67"]
+    pid = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        own = Path(f"/sys/fs/cgroup/{controllers}{group}")
+        for name, least in (("cpu.shares", "2"), ("cpu.weight", "1")):
+            for file in (own / name, own.parent / name):
+                # A group of Docker's machines alone; what else is in a slice of the system keeps its weight.
+                if file.exists() and file not in changed and file.parent.name != "system.slice":
+                    changed[file] = file.read_text()
+                    file.write_text(least)
     try:
         yield
     finally:
